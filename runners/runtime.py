@@ -5,7 +5,7 @@ There are three implementations: ``runtimes.docker`` (labs), ``runtimes.process`
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -62,6 +62,11 @@ class Folders:
     """The folder with the secrets of its ranks, which it only reads, in ``secret_files`` and ``secret_variables``; None for a
     container without any. The agent fills it before ``create``, and deletes it when the container has ended."""
 
+    datasets: tuple["DatasetFolder", ...] = field(default=(), kw_only=True)
+    """The datasets of the job, which the agent fetches before ``create``; with any, ``data`` is a folder of the container."""
+    lab_data: Path | None = field(default=None, kw_only=True)
+    """The lab's own folder of datasets, where ``data`` is another one."""
+
     @property
     def secret_files(self) -> Path | None:
         """The secrets that its ranks read as files."""
@@ -71,6 +76,19 @@ class Folders:
     def secret_variables(self) -> Path | None:
         """The secrets that become variables of its ranks: a file each."""
         return self.secrets and self.secrets / "variables"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFolder:
+    """A dataset on this machine, for one container."""
+
+    name: str
+    tree: Path
+    """Its files, which all jobs of the node share."""
+    path: str = ""
+    """Its further place, from the working folder: ``data``, ``../data``; empty for none."""
+    copy: Path | None = None
+    """The container's own copy, which is at ``path``; None for one that it only reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +222,4 @@ LAYER = "/opt/layer"
 NETWORK = "/run/schedulearn/network"
 CACHE = "/cache"
 DATA = "/data"
+LAB_DATA = "/run/schedulearn/data"

@@ -36,6 +36,9 @@ SECRET_NAMES = {
     "file": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"),
 }
 """The names that secrets of each kind may have."""
+DATASET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""The names that datasets may have: each is a folder."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -90,6 +93,43 @@ class CollectiveGroup:
     def outlives_driver(self) -> bool:
         """Whether another driver can take over: on several nodes, an elastic group outlives its driver."""
         return bool(self.subnet)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetMount:
+    """A dataset that the ranks of a job read."""
+
+    name: str
+    """Its folder in that of all datasets (``SCHEDULEARN_DATA``)."""
+    sha256: str
+    """The SHA-256 of its manifest, which names the files and their hashes."""
+    manifest_bytes: int
+    size: int
+    """Bytes of all files."""
+    path: str = ""
+    """Where it is as well, relative to the working folder of the ranks: ``data``, or beside it, ``../data``."""
+    writable: bool = False
+    """At ``path`` the container has a copy of its own, which is deleted at its end."""
+
+    @classmethod
+    def from_json(cls, data: Any) -> "DatasetMount":
+        """Raise TypeError, KeyError or ValueError for what is no dataset, or is at no place that it may have."""
+        mount = cls(
+            str(data["name"]),
+            str(data["sha256"]),
+            int(data["manifest_bytes"]),
+            int(data["size"]),
+            str(data.get("path", "")),
+            bool(data.get("writable", False)),
+        )
+        if not DATASET_NAME.fullmatch(mount.name) or not SHA256.fullmatch(mount.sha256):
+            raise ValueError("A dataset has an invalid name or hash.")
+        parts = mount.path.split("/") if mount.path else []
+        if any(part in ("", ".") or "\0" in part or (part == ".." and number) for number, part in enumerate(parts)):
+            raise ValueError("A dataset has an invalid path.")
+        if parts == [".."] or (mount.writable and not parts):
+            raise ValueError("A dataset has an invalid path.")
+        return mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +188,15 @@ class RunSpec:
     """Its job uses the outputs of an earlier job."""
     secrets: tuple[tuple[str, str], ...] = ()
     """The name and the kind, a key of ``SECRET_NAMES``, of each secret that its ranks get. The agent asks for the values."""
+    datasets: tuple[DatasetMount, ...] = ()
+    """The datasets that its ranks read; the agent fetches those that the node does not have."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
+
+    @property
+    def data_name(self) -> str:
+        """The name of the folder of all datasets, beside the working folder; another one if a dataset takes its place."""
+        return "datasets" if any(mount.path == "../data" for mount in self.datasets) else "data"
 
     @property
     def group(self) -> str:
@@ -173,7 +220,7 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
-        for name in ("layer", "allowed_hosts", "cache", "inputs", "secrets"):
+        for name in ("layer", "allowed_hosts", "cache", "inputs", "secrets", "datasets"):
             if not fields[name]:
                 del fields[name]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields
@@ -190,6 +237,7 @@ class RunSpec:
                 "allowed_hosts": tuple(str(each) for each in data.get("allowed_hosts", ())),
                 "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
                 "secrets": tuple((str(name), str(kind)) for name, kind in data.get("secrets", ())),
+                "datasets": tuple(map(DatasetMount.from_json, data.get("datasets", ()))),
                 "collective": CollectiveGroup(**collective) if collective else None,
                 "resources": Resources(**data.get("resources", {})),
             }

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from runners.messages.portal import CheckpointsComing
+from tests.datasets import MadeDataset
 
 MOST_BATCH = 1 << 20
 
@@ -48,6 +49,8 @@ class FakePortal:
         """The outputs of the earlier job, by path; None: 404, as for a job that uses none."""
         self.secrets: list[dict[str, str]] | None = None
         """The secrets of each container, with their values; None: the portal refuses them."""
+        self.datasets: dict[str, MadeDataset] = {}
+        """By the SHA-256 of their manifests; others are refused."""
         self.checkpoints: dict[str, Any] = {}
         """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
         self.checkpoint_version = 0
@@ -340,6 +343,11 @@ class _Handler(BaseHTTPRequestHandler):
             if portal.secrets is not None:
                 return 200, {"secrets": portal.secrets}
             return 409, {"error": {"code": "secret_gone", "message": "The secret HF_TOKEN was deleted."}}
+        if found := re.fullmatch(r"/agent/v1/containers/[^/]+/datasets/(\w+)/(manifest|contents)", path):
+            if (made := portal.datasets.get(found[1])) is None:
+                return 403, {"error": {"code": "refused", "message": "The dataset “digits” was archived."}}
+            at = {name: int(value) for name, value in query.items()}
+            return 200, made.manifest[at["offset"] :] if found[2] == "manifest" else made.contents(**at)
         if found := re.fullmatch(r"/agent/v1/containers/[^/]+/inputs/(\w+)", path):
             by_hash = {_input(name, content)["sha256"]: content for name, content in (portal.inputs or {}).items()}
             if found[1] in by_hash:

@@ -5,6 +5,7 @@ that most tests share; a test with an engine of its own has that watched itself.
 """
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,11 +20,39 @@ READ_ONLY = (
     "/inputs",
     "/run/secrets",
     "/run/schedulearn/control",
+    "/run/schedulearn/data",
     "/run/schedulearn/network",
     "/run/schedulearn/secrets",
     "/opt/layer",
 )
 PLACES = {"/workspace", "/outputs", "/checkpoints", "/cache", "/run/schedulearn/scribe", *READ_ONLY}
+DATASET = re.compile(r"/datasets/[0-9a-f]{64}/files$")
+"""The end of the folder that all jobs of a node share of a dataset."""
+DATASET_COPY = re.compile(r"/containers/[^/]+/copies/[a-z0-9][a-z0-9._-]*$")
+"""That of a copy which one container may change."""
+DATASETS = re.compile(r"/containers/[^/]+/(data|datasets)$")
+"""That of the folder in which a container finds all its datasets."""
+OWN = {"/workspace", "/outputs", "/checkpoints", "/cache", "/inputs"}
+SYSTEM = {
+    *(
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "media",
+        "mnt",
+        "nix",
+        "opt",
+        "proc",
+        "root",
+    ),
+    *("run", "sbin", "srv", "sys", "tmp", "usr", "var"),
+}
 EMPTY = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "Links", "PidMode", "UTSMode")
 FIRST_GROUP_OF_CACHES = 2_000_000_000
 """Projects' caches have groups that no person, service or subgid range of a machine has."""
@@ -47,8 +76,12 @@ def violations(found: dict[str, Any]) -> list[str]:
         "has its own IPC": host["IpcMode"] == "private",
         "has /tmp of bounded size": "size=" in (host.get("Tmpfs") or {}).get("/tmp", ""),  # noqa: S108
         "has no or its attempt's network": host["NetworkMode"] == "none" or host["NetworkMode"].startswith("sl-"),
-        "sees only its own folders": set(mounts) <= PLACES,
-        "cannot write to what it only reads": not any(mounts[place]["RW"] for place in READ_ONLY if place in mounts),
+        "sees only its own folders": {place for place in mounts if not _is_dataset(mounts[place])} <= PLACES,
+        "cannot write to what it only reads": not any(
+            mount["RW"] for place, mount in mounts.items() if place in READ_ONLY and not _is_copy(mount)
+        ),
+        "cannot write to datasets of all": not any(mount["RW"] for mount in mounts.values() if _is_shared(mount)),
+        "has no dataset in the place of its other folders": all(map(_is_well_placed, mounts.values())),
         "has no group but that of its cache": _only_group_of_cache(host.get("GroupAdd") or [], mounts),
         "asks no name server of the machine": host["NetworkMode"] == "none" or host["Dns"] == ["127.0.0.1"],
         "sees no engine socket": not any("docker.sock" in mount["Source"] for mount in mounts.values()),
@@ -58,6 +91,24 @@ def violations(found: dict[str, Any]) -> list[str]:
         **{f"has no {key}": not host.get(key) for key in EMPTY},
     }
     return [rule for rule, holds in rules.items() if not holds]
+
+
+def _is_copy(mount: dict[str, Any]) -> bool:
+    return DATASET_COPY.search(mount["Source"]) is not None
+
+
+def _is_shared(mount: dict[str, Any]) -> bool:
+    return any(kind.search(mount["Source"]) for kind in (DATASET, DATASETS))
+
+
+def _is_dataset(mount: dict[str, Any]) -> bool:
+    return _is_copy(mount) or _is_shared(mount)
+
+
+def _is_well_placed(mount: dict[str, Any]) -> bool:
+    """Whether a dataset is beneath the code or the folder of all datasets, or in a folder of its own."""
+    top, _, rest = mount["Destination"].lstrip("/").partition("/")
+    return not _is_dataset(mount) or (top == "workspace" and rest != "") or (top not in SYSTEM and f"/{top}" not in OWN)
 
 
 def _only_group_of_cache(groups: list[str], mounts: dict[str, Any]) -> bool:

@@ -10,20 +10,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from runners.agent import caches, exits, shared_folders
-from runners.agent.checkpoints import CheckpointPortal, JobCheckpoints
-from runners.agent.claims import Claims, IdentityPortal
+from runners.agent.action_needs import ActionState as ActionState
+from runners.agent.action_needs import ContainerPortal, EnvironmentReadiness, NotReadyError
+from runners.agent.checkpoints import JobCheckpoints
+from runners.agent.claims import Claims
 from runners.agent.code_store import CodeStore, unpack
-from runners.agent.inputs import InputPortal, JobInputs
-from runners.agent.job_proxies import JobProxies, NetworkPortal
-from runners.agent.job_secrets import JobSecrets, SecretPortal
+from runners.agent.dataset_cache import DEFAULT_LIMIT_GIB
+from runners.agent.inputs import JobInputs
+from runners.agent.job_datasets import JobDatasets
+from runners.agent.job_proxies import JobProxies
+from runners.agent.job_secrets import JobSecrets
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
-from runners.agent.outputs import BesideCodeSender, OutputPortal, OutputSender
-from runners.agent.portal_client import Backoff, PortalError, PortalRefusedError, PortalUnavailableError
+from runners.agent.outputs import BesideCodeSender, OutputSender
+from runners.agent.portal_client import PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import (
     Action,
     Collect,
@@ -43,7 +45,7 @@ from runners.agent.refusals import refusal_as_create_error
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_json_beneath, write_json
 from runners.launch.log_writer import reserve_space
-from runners.messages import Message, MessageError
+from runners.messages import Message
 from runners.messages.containers import (
     AwaitingConfirmation,
     AwaitingEnvironment,
@@ -90,33 +92,6 @@ HOSTS_FIRST_SECONDS = 3.0
 """How long a driver waits for the hosts of its attempt on this node to start first: their ranks load while it starts."""
 
 
-class NotReadyError(MessageError):
-    """Something that the action needs is still being prepared. The message names it."""
-
-
-@dataclass(slots=True)
-class ActionState:
-    """The present or last action for one container."""
-
-    busy: bool = False
-    ended_at: float = 0.0
-    """Listings that began before this are too old to act on; monotonic seconds."""
-    rest_until: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
-
-
-class EnvironmentReadiness(Protocol):
-    def require(self, key: str, layer: str = "") -> None:
-        """Raise NotReadyError while the environment or its layer is being prepared, and CreateError if that failed."""
-        ...
-
-
-class ContainerPortal(
-    OutputPortal, CheckpointPortal, IdentityPortal, InputPortal, NetworkPortal, SecretPortal, Protocol
-):
-    """The portal's endpoints for files of jobs, and for what they contact."""
-
-
 class ActionExecutor:
     """Carries out the actions of ``reconcile``."""
 
@@ -131,6 +106,7 @@ class ActionExecutor:
         environments: EnvironmentReadiness,
         may_start: Callable[[str], bool],
         gpu_conflict: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
+        datasets: JobDatasets | None = None,
     ) -> None:
         self.files = files
         self.runtime = runtime
@@ -151,6 +127,7 @@ class ActionExecutor:
         self.proxies = JobProxies(files, portal)
         self.inputs = JobInputs(portal)
         self.secrets = JobSecrets(files, journal, portal)
+        self.datasets = datasets or JobDatasets(files, portal, DEFAULT_LIMIT_GIB, dict)
         self._senders: dict[tuple[int, str], OutputSender] = {}
         self._beside: dict[str, BesideCodeSender] = {}
         """By the number of an attempt and the common part of its containers' names."""
@@ -289,6 +266,7 @@ class ActionExecutor:
         try:
             self.runtime.stop(name, grace_seconds)
             self.secrets.remove(name)
+            self.datasets.remove(name)
         except RunError as error:
             logger.warning("%s could not be stopped: %s", name, error)
 
@@ -359,6 +337,7 @@ class ActionExecutor:
             folders.workspace.mkdir()
         self._set_detail(spec, UnpackingCode())
         unpack(tar, folders.workspace)
+        self.datasets.place(spec, lambda detail: self._set_detail(spec, detail))
         if folders.secrets is not None:
             self._set_detail(spec, FetchingSecrets())
             self.secrets.place(spec)
@@ -428,6 +407,7 @@ class ActionExecutor:
 
     def _record_exit(self, spec: RunSpec, exit: Exit) -> None:
         self.secrets.remove(spec.name)
+        self.datasets.remove(spec.name)
         self.journal.begin(spec.name, JournalEntry(spec.job, spec.attempt, spec.number))
         self.journal.change(spec.name, exit=exit)
         logger.info("%s has ended: %s (code %s). %s", spec.name, exit.reason, exit.code, exit.detail)
@@ -454,6 +434,7 @@ class ActionExecutor:
         self.shipper.forget(name)
         self.proxies.forget(name)
         self.secrets.remove(name)
+        self.datasets.remove(name)
         self.details.pop(name, None)
         self._failing_since.pop(name, None)
         entry = self.journal.get(name)

@@ -10,19 +10,18 @@ PortalError
 
 import errno
 import hashlib
-import ipaddress
 import json
 import random
-import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
+from runners.agent.portal_address import checked_url, tls_context
 from runners.messages import Message, MessageError, Quotation, message_from
 from runners.messages.portal import AnswerNotUnderstood, CodeDamaged, CodeTooLarge, HttpStatus, InputDamaged, NoAnswer
 
@@ -185,6 +184,19 @@ class PortalClient:
     def secrets(self, container: str) -> dict[str, Any]:
         """Return the secrets of the job of a container, with their values."""
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/secrets")
+
+    def dataset_pieces(self, container: str, sha256: str, part: str, **at: int) -> Generator[bytes, None, None]:
+        """Yield the bytes of the ``manifest`` of a dataset, or of the ``contents`` of some of its files, as they arrive."""
+        path = f"/agent/v1/containers/{quote(container, safe='')}/datasets/{quote(sha256, safe='')}/{part}"
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            with self._http.stream("GET", path, params=at, headers=headers, timeout=UPLOAD_TIMEOUT) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise response_error(response)
+                yield from response.iter_raw()
+        except httpx.HTTPError as error:
+            raise unavailable_error(error) from error
 
     def _download(
         self, path: str, sha256: str, into: BinaryIO, max_bytes: int, too_large: Message, damaged: Message
@@ -415,50 +427,6 @@ def _checkpoints_path(container: str, sha256: str = "") -> str:
 def _inputs_path(container: str, sha256: str = "") -> str:
     path = f"/agent/v1/containers/{quote(container, safe='')}/inputs"
     return f"{path}/{quote(sha256, safe='')}" if sha256 else path
-
-
-def tls_context(ca_file: Path | None, pin: str) -> ssl.SSLContext:
-    """Return the TLS context that trusts the machine's authorities, one authority, or one certificate alone.
-
-    A pinned certificate may have any name: an admin has pasted its fingerprint. Raises ValueError.
-    """
-    # A context of our own: with trust_env httpx would let SSL_CERT_FILE override the CA given to us.
-    if not pin:
-        return ssl.create_default_context(cafile=str(ca_file)) if ca_file else ssl.create_default_context()
-    if ca_file is None:
-        raise ValueError("SCHEDULEARN_PIN needs SCHEDULEARN_CA, the file of the certificate.")
-    pem = ca_file.read_text()
-    if hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() != pin.lower():
-        raise ValueError(f"The certificate in {ca_file} is not the one that SCHEDULEARN_PIN names.")
-    context = ssl.create_default_context(cadata=pem)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
-def checked_url(url: str, allow_http: bool) -> str:
-    """Return the portal's address. Raises ValueError for an invalid one, or when the token would be sent unencrypted."""
-    example = f"{url!r} is not the address of a portal. Give it like https://schedulearn.example.org"
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises ValueError for an invalid port
-    except ValueError as error:
-        raise ValueError(example) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise ValueError(example)
-    if parts.scheme == "http" and not allow_http and not _is_loopback(parts.hostname):
-        raise ValueError(
-            f"{url} would send this node's token unencrypted. Use https://, or set SCHEDULEARN_ALLOW_HTTP=true "
-            "on a network that no one can listen to."
-        )
-    return url.rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def response_error(response: httpx.Response) -> PortalError:

@@ -24,16 +24,17 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from runners.agent.actions import ActionExecutor, ActionState, NotReadyError
 from runners.agent.caches import CHECK_SECONDS, Caches
 from runners.agent.code_store import CodeStore
+from runners.agent.dataset_cache import DEFAULT_LIMIT_GIB
 from runners.agent.disk_watch import exceeded_limit
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import make_keeper, wanted_environments
+from runners.agent.job_datasets import JobDatasets
 from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.leases import accepts_late_renewal, renew_lease
@@ -44,7 +45,16 @@ from runners.agent.machine import Machine
 from runners.agent.networks import Networks
 from runners.agent.portal_client import Backoff, PortalClient, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
-from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
+from runners.agent.reconcile import (
+    Action,
+    ContainerListing,
+    DesiredContainer,
+    Finish,
+    JournalEntry,
+    leases_to_renew,
+    reconcile,
+    state_of,
+)
 from runners.agent.report import container_report, exit_message, node_report, read_phase
 from runners.agent.settings import DEFAULT_CACHE_GIB
 from runners.agent.sources import SourceFetcher
@@ -81,14 +91,6 @@ EXIT_GRACE_SECONDS = 8
 """The grace period of each container with ``--stop-jobs-on-exit``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerListing:
-    """One listing of the runtime's containers; ``began`` is in monotonic seconds."""
-
-    began: float = -1.0
-    containers: Mapping[str, ObservedContainer] = field(default_factory=dict)
-
-
 class Agent:
     def __init__(
         self,
@@ -99,6 +101,7 @@ class Agent:
         machine: Machine | None = None,
         cache_gib: int = DEFAULT_CACHE_GIB,
         own_images: OwnImageStore | None = None,
+        dataset_cache_gib: int = DEFAULT_LIMIT_GIB,
     ) -> None:
         self.files = files
         self.portal = portal
@@ -113,6 +116,8 @@ class Agent:
         self.sources = SourceFetcher(portal, runtime.kind)
         self.machine.add_facts(self.sources.facts)
         self.caches = Caches(files, cache_gib, lambda: {spec.cache for spec in self._desired_specs()})
+        self.datasets = JobDatasets(files, portal, dataset_cache_gib, lambda: self._desired or {})
+        self.machine.add_facts(self.datasets.facts)
         self.executor = ActionExecutor(
             files,
             runtime,
@@ -123,6 +128,7 @@ class Agent:
             self.environments,
             self.may_start,
             self.machine.gpu_conflict,
+            self.datasets,
         )
         self._lock = threading.Lock()
         """Protects the fields below; never held across a slow call (runners/host/exclusive.py)."""
@@ -369,6 +375,7 @@ class Agent:
         tidy(self.files, self.portal, *used)
         self.code.tidy()
         self.caches.tidy()
+        self.datasets.tidy()
         self.environments.tidy({spec.layer for spec in listed if spec.layer})
         self.executor.claims.find_set_aside()
         return None

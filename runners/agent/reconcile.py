@@ -6,7 +6,7 @@ happen twice (a start) is guarded by the journal entry, which is written to the 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any, Literal
 
@@ -37,6 +37,14 @@ class ControlMessage:
         stop = {"reason": self.stop_reason, "grace_seconds": self.grace_seconds} if self.stop_reason else None
         hosts = [{"name": name, "slots": slots} for name, slots in self.hosts]
         return {"stop": stop, "hosts": hosts, "batch": self.batch or None, "driver": self.driver or None}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerListing:
+    """One listing of the runtime's containers; ``began`` is in monotonic seconds."""
+
+    began: float = -1.0
+    containers: Mapping[str, ObservedContainer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

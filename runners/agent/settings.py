@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from runners import __version__
+from runners.agent.dataset_cache import DEFAULT_LIMIT_GIB
 from runners.agent.environment_keeper import FakeEnvironments
-from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError, checked_url
+from runners.agent.portal_address import checked_url
+from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.agent.signals import StopSignal
 from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
 from runners.environments.layer_images import LayerImages
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 RUNTIMES = ("auto", "docker", "process", "fake")
 DEFAULT_CACHE_GIB = 50
+DATASET_CACHE_GIB = "SCHEDULEARN_DATASET_CACHE_GIB"
 MAX_CACHE_GIB = 1_000_000
 DISK_STEP_MIB = 256
 """Smaller changes would only make each report differ."""
@@ -58,6 +61,8 @@ class Settings:
     stop_jobs_on_exit: bool = False
     cache_gib: int = DEFAULT_CACHE_GIB
     """The limit of each project's cache; 0: none is kept."""
+    dataset_cache_gib: int = DEFAULT_LIMIT_GIB
+    """The limit of all datasets that are kept on this node."""
     overlay_address: str = ""
     """The address under which other nodes reach this one; empty for that of the interface to the portal."""
     layer_images: bool = False
@@ -103,7 +108,13 @@ class Settings:
             datasets=Path(datasets).resolve() if datasets else None,
             shared=Path(shared).resolve() if shared else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
-            cache_gib=read_cache_gib(env),
+            cache_gib=read_gib(env, "SCHEDULEARN_PROJECT_CACHE_GIB", DEFAULT_CACHE_GIB),
+            dataset_cache_gib=read_gib(
+                {DATASET_CACHE_GIB: choose(given.dataset_cache_gib, DATASET_CACHE_GIB)},
+                DATASET_CACHE_GIB,
+                DEFAULT_LIMIT_GIB,
+                minimum=1,
+            ),
             overlay_address=overlay_address,
             layer_images=read_bool(env, "SCHEDULEARN_LAYER_IMAGES"),
         )
@@ -136,17 +147,19 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--runtime", choices=RUNTIMES, help="what runs the containers [RUNTIME]")
     parser.add_argument("--name", help="this node's name, else the machine's [NODE_NAME]")
     parser.add_argument("--ca-file", help="the only certificate authority to trust [SCHEDULEARN_CA]")
+    parser.add_argument(
+        "--dataset-cache-gib",
+        help=f"how many GiB of datasets are kept here, {DEFAULT_LIMIT_GIB} by default [{DATASET_CACHE_GIB}]",
+    )
     parser.add_argument("--version", action="version", version=f"Schedulearn agent {__version__}")
     parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers when the agent stops")
     return parser
 
 
-def read_cache_gib(env: Mapping[str, str]) -> int:
-    value = env.get("SCHEDULEARN_PROJECT_CACHE_GIB") or str(DEFAULT_CACHE_GIB)
-    if not (value.isascii() and value.isdecimal() and len(value) < 8 and int(value) <= MAX_CACHE_GIB):
-        raise SetupError(
-            f"SCHEDULEARN_PROJECT_CACHE_GIB must be a whole number of GiB from 0 to {MAX_CACHE_GIB:,}, not {value!r}."
-        )
+def read_gib(env: Mapping[str, str], name: str, default: int, minimum: int = 0) -> int:
+    value = env.get(name) or str(default)
+    if not (value.isascii() and value.isdecimal() and len(value) < 8 and minimum <= int(value) <= MAX_CACHE_GIB):
+        raise SetupError(f"{name} must be a whole number of GiB from {minimum} to {MAX_CACHE_GIB:,}, not {value!r}.")
     return int(value)
 
 

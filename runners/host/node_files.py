@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from runners.runtime import Folders
+from runners.runtime import DatasetFolder, Folders
 from runners.spec import RunSpec
 
 MAX_DEPTH = 64
@@ -76,6 +76,11 @@ class NodeFiles:
     def caches(self) -> Path:
         return self.home / "caches"
 
+    @property
+    def cached_datasets(self) -> Path:
+        """The datasets of jobs, by the SHA-256 of their manifests."""
+        return self.home / "datasets"
+
     def cache(self, key: str) -> Path:
         """The folder that jobs see. What is above it is the agent's own, and its time is that of the last use."""
         return self.caches / safe_name(key) / "files"
@@ -131,6 +136,25 @@ class NodeFiles:
         """The folder with the values of a container's secrets, from before its start until its end."""
         return self.memory / safe_name(name) if self.memory else self.container(name) / "secrets"
 
+    def dataset_copies(self, name: str) -> Path:
+        """The copies of datasets that a container may write to."""
+        return self.container(name) / "copies"
+
+    def dataset_copy(self, name: str, dataset: str) -> Path:
+        return self.dataset_copies(name) / safe_name(dataset)
+
+    def _datasets_of(self, spec: RunSpec) -> tuple[DatasetFolder, ...]:
+        return tuple(
+            DatasetFolder(
+                mount.name,
+                self.cached_datasets / mount.sha256 / "files",
+                mount.path,
+                self.dataset_copy(spec.name, mount.name) if mount.writable else None,
+            )
+            for mount in spec.datasets
+            if spec.role == "host"
+        )
+
     def job(self, job: int) -> Path:
         return self.jobs / str(int(job))
 
@@ -138,23 +162,26 @@ class NodeFiles:
         return self.job(job) / "checkpoints"
 
     def folders(self, spec: RunSpec) -> Folders:
+        datasets = self._datasets_of(spec)
         return Folders(
             workspace=self.workspace(spec.name),
             control=self.control(spec.name),
             scribe=self.scribe(spec.name),
             outputs=self.outputs(spec.attempt),
             checkpoints=self.checkpoints(spec.job),
-            data=self.datasets,
+            data=self.container(spec.name) / spec.data_name if datasets else self.datasets,
             cache=self.cache(spec.cache) if spec.cache and spec.role == "host" else None,
             network=self.network(spec.name) if spec.allowed_hosts else None,
             inputs=self.inputs(spec.attempt) if spec.inputs and spec.role == "host" else None,
             secrets=self.secrets(spec.name) if spec.secrets and spec.role == "host" else None,
+            datasets=datasets,
+            lab_data=self.datasets if datasets else None,
         )
 
     def make(self) -> None:
         """Make the top folders. Only the agent's user may enter the home, because it contains the node's token."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.code, self.containers, self.attempts, self.jobs, self.caches):
+        for folder in (self.code, self.containers, self.attempts, self.jobs, self.caches, self.cached_datasets):
             folder.mkdir(mode=0o711, exist_ok=True)
 
     def make_container(self, spec: RunSpec) -> Folders:

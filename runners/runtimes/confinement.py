@@ -90,7 +90,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What one job sees in addition to the system. All paths except ``private`` are the same inside and outside."""
+    """What one job sees in addition to the system. All paths except ``private`` and ``mounts`` are the same inside and outside."""
 
     owner: Owner
     is_root: bool
@@ -101,6 +101,8 @@ class JobView:
     """Seen as ``PRIVATE_FOLDER``."""
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
+    mounts: tuple[tuple[Path, Path, bool], ...] = ()
+    """Folders that it sees under other paths, and whether it may write there: its datasets."""
     devices: tuple[str, ...] = ()
     """The device files of its GPUs; with any, /sys is visible too."""
     tmp_mib: int = 1024
@@ -120,9 +122,15 @@ class JobView:
 def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> list[str]:
     """Return ``command`` inside bubblewrap. Mounts are in an order in which none hides another."""
     read_only = {*view.python.folders, *view.read_only}
-    binds = [(path, "--ro-bind") for path in read_only] + [(path, "--bind") for path in view.writable]
+    binds = [(path, "--ro-bind", path) for path in read_only] + [(path, "--bind", path) for path in view.writable]
+    binds += [(target, "--bind" if writable else "--ro-bind", source) for source, target, writable in view.mounts]
     binds.sort(key=lambda bind: (len(bind[0].parts), bind))
-    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd / "runners", PRIVATE_FOLDER)
+    made = (
+        *(target for target, _, _ in binds),
+        *(link for link, _ in view.python.links),
+        view.cwd / "runners",
+        PRIVATE_FOLDER,
+    )
     return [
         sandbox.program,
         *_namespace_options(sandbox, view),
@@ -132,7 +140,7 @@ def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> lis
         *_tmpfs_options(sandbox, TEMPORARY, view.tmp_mib),
         *_device_options(sandbox, view),
         *(_parent_options(made) if view.is_root else []),
-        *(word for path, option in binds for word in (option, str(path), str(path))),
+        *(word for target, option, source in binds for word in (option, str(source), str(target))),
         *(["--ro-bind", str(view.hosts), "/etc/hosts"] if view.hosts else []),
         *(["--ro-bind", str(view.accounts), "/etc/passwd"] if view.accounts else []),
         *("--bind", str(view.private), str(PRIVATE_FOLDER)),

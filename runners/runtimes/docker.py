@@ -38,6 +38,7 @@ from runners.messages.engine import (
 )
 from runners.messages.problems import NoEngine, Problem
 from runners.runtime import (
+    LAB_DATA,
     AttemptNetwork,
     CreateError,
     EngineError,
@@ -49,7 +50,7 @@ from runners.runtime import (
     no_images,
     no_layers,
 )
-from runners.runtimes import docker_checks
+from runners.runtimes import dataset_places, docker_checks
 from runners.runtimes.host_config import (
     AgentIdentity,
     Host,
@@ -218,6 +219,7 @@ class DockerRuntime:
             raise CreateError(EnvironmentMissing(spec.environment))
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         try:
+            dataset_places.prepare(folders, LAB_DATA)
             chown_folders(folders, owner)
         except OSError as error:
             raise CreateError(FoldersNotGiven(str(error))) from error

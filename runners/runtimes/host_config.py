@@ -19,6 +19,7 @@ from runners.runtime import (
     CONTROL,
     DATA,
     INPUTS,
+    LAB_DATA,
     LAYER,
     NETWORK,
     OUTPUTS,
@@ -29,6 +30,7 @@ from runners.runtime import (
     Folders,
     launch_module,
 )
+from runners.runtimes import dataset_places
 from runners.spec import (
     CACHE_VARIABLE,
     INPUTS_VARIABLE,
@@ -143,10 +145,11 @@ def groups_for(spec: RunSpec, agent_uid: int) -> tuple[int, ...]:
 
 def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
     """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, the cache of the project,
-    its inputs, its secrets, and the folder of the proxy's socket; nothing else of the host."""
+    its inputs, its secrets, its datasets, and the folder of the proxy's socket; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
-        (folders.data, DATA, True),
+        (folders.data, data_folder(folders), True),
+        (folders.lab_data, LAB_DATA, True),
         (folders.inputs, INPUTS, True),
         (folders.secret_files, SECRETS, True),
         (folders.secret_variables, SECRET_VARIABLES, True),
@@ -157,6 +160,7 @@ def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
         (layer, LAYER, True),
         (folders.cache, CACHE, False),
         (folders.network, NETWORK, True),
+        *((place.source, place.within(WORKSPACE), not place.writable) for place in dataset_places.places(folders)),
     ]
     return [
         {
@@ -170,6 +174,11 @@ def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
         for source, target, read_only in pairs
         if source is not None
     ]
+
+
+def data_folder(folders: Folders) -> str:
+    """Return where a container finds the folder of all datasets."""
+    return f"/{folders.data.name}" if folders.datasets and folders.data else DATA
 
 
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
@@ -204,7 +213,7 @@ def environment(spec: RunSpec, of_image: Sequence[str] = ()) -> list[str]:
         f"SCHEDULEARN_CONTROL={CONTROL}",
         f"SCHEDULEARN_SCRIBE={SCRIBE}",
         f"SCHEDULEARN_WORKSPACE={WORKSPACE}",
-        f"SCHEDULEARN_DATA={DATA}",
+        f"SCHEDULEARN_DATA=/{spec.data_name}",
         f"SCHEDULEARN_OUTPUTS={OUTPUTS}",
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
         *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer and not spec.has_own_image else []),

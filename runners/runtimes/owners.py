@@ -20,7 +20,8 @@ def chown_folders(folders: Folders, owner: Owner) -> None:
         chown_folder(folder, owner.uid, owner.gid, 0o700)
     for folder in filter(None, (folders.control, folders.network)):
         chown_folder(folder, 0, owner.gid, 0o750)
-    for folder in (folders.workspace, folders.checkpoints):
+    copies = (dataset.copy for dataset in folders.datasets)
+    for folder in filter(None, (folders.workspace, folders.checkpoints, *copies)):
         if folder.stat().st_uid != owner.uid:  # else given by an earlier call, or in use
             chown_tree(folder, owner)
 

@@ -29,6 +29,7 @@ from runners.messages import Message
 from runners.messages.confinement import LimitsNotEnforced
 from runners.messages.containers import (
     EnvironmentMissing,
+    FoldersNotGiven,
     GoneBeforeStart,
     NotConfined,
     NotLimited,
@@ -45,7 +46,7 @@ from runners.runtime import (
     launch_module,
     no_layers,
 )
-from runners.runtimes import confinement
+from runners.runtimes import confinement, dataset_places
 from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_folders, unconfined
 from runners.runtimes.control_groups import ControlGroups
 from runners.runtimes.host_config import groups_for, owner_for, short_hash
@@ -133,6 +134,11 @@ class ProcessRuntime:
         if python is None or (spec.layer and layer is None):
             raise CreateError(EnvironmentMissing(spec.environment))
         sandbox = self.confinement.sandbox
+        try:
+            lab = str(folders.lab_data or "")
+            dataset_places.prepare(folders, lab, beside=folders.workspace.parent, links=sandbox is None)
+        except OSError as error:
+            raise CreateError(FoldersNotGiven(str(error))) from error
         private = self._make_private_folder(spec.name, may_be_long=sandbox is not None)
         argv = [python, "-m", launch_module(spec)]
         if sandbox is not None:
@@ -188,12 +194,16 @@ class ProcessRuntime:
             read_only=(
                 *confinement.launch_paths(CODE_ROOT),
                 folders.control,
-                *filter(None, (folders.data, folders.inputs, layer, folders.network)),
+                *filter(None, (folders.data, folders.lab_data, folders.inputs, layer, folders.network)),
                 *filter(None, (folders.secret_files, folders.secret_variables)),
             ),
             writable=(
                 *(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
                 *filter(None, (folders.cache,)),
+            ),
+            mounts=tuple(
+                (place.source, Path(place.within(str(folders.workspace))), place.writable)
+                for place in dataset_places.places(folders)
             ),
             groups=groups_for(spec, os.geteuid()),
             devices=devices,

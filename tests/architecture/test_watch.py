@@ -54,6 +54,33 @@ def test_the_only_group_is_that_of_a_cache_that_is_mounted() -> None:
     assert breaks(["2110000007"], []) and breaks(["0"], [cache]) and breaks(["2110000007", "27"], [cache])
 
 
+TREE = "/agent/datasets/" + "0" * 64 + "/files"
+COPY = "/agent/containers/sl-1-a1-0/copies/digits"
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "writable", "broken"),
+    [
+        (TREE, "/data/digits", False, None),
+        (TREE, "/workspace/data", False, None),
+        (TREE, "/mnist", False, None),
+        (COPY, "/data", True, None),
+        ("/agent/containers/sl-1-a1-0/datasets", "/datasets", False, None),
+        (TREE, "/data/digits", True, "cannot write to datasets of all"),
+        ("/agent/containers/sl-1-a1-0/data", "/data", True, "cannot write to what it only reads"),
+        (COPY, "/usr/lib", True, "has no dataset in the place of its other folders"),
+        (TREE, "/workspace", False, "has no dataset in the place of its other folders"),
+        (COPY, "/outputs/x", True, "has no dataset in the place of its other folders"),
+        ("/home/alice", "/workspace/data", False, "sees only its own folders"),
+        ("/agent/datasets", "/data/digits", False, "sees only its own folders"),
+    ],
+)
+def test_datasets_are_read_only_and_hide_nothing(source: str, place: str, writable: bool, broken: str | None) -> None:
+    mount = {"Source": source, "Destination": place, "RW": writable}
+    new = set(violations({**BARE, "Mounts": [mount]})) - set(violations(BARE))
+    assert broken in new if broken else not new
+
+
 @pytest.mark.timeout(20)
 def test_a_watch_that_sees_nothing_reports_it() -> None:
     with watching("unix:///nowhere/docker.sock") as watch:

@@ -45,7 +45,7 @@ def make_folders(top: Path) -> Folders:
     names = ("workspace", "control", "scribe", "outputs", "checkpoints")
     for name in names:
         (top / name).mkdir(parents=True, exist_ok=True)
-    return Folders(**{name: top / name for name in names})
+    return Folders(*(top / name for name in names))
 
 
 @contextmanager

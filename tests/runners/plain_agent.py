@@ -2,7 +2,7 @@
 
 import sys
 
-from runners.agent import __main__ as program
+from runners.agent import main
 from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.settings import NodeIdentity, Settings
 from runners.environments.builds import Environments
@@ -23,6 +23,6 @@ def make_runtime(
 
 
 if __name__ == "__main__":
-    program.make_runtime = make_runtime
+    main.make_runtime = make_runtime
     egress.MACHINE_NETWORKS = ()  # the servers of tests listen on the loopback
-    sys.exit(program.main())
+    sys.exit(main.main())

@@ -206,4 +206,4 @@ def test_another_limit_is_refused(value: str) -> None:
 
 def test_folders_without_a_cache_have_no_mount(tmp_path: Path) -> None:
     names = ("workspace", "control", "scribe", "outputs", "checkpoints")
-    assert "/cache" not in {each["Target"] for each in mounts(Folders(**dict.fromkeys(names, tmp_path)))}
+    assert "/cache" not in {each["Target"] for each in mounts(Folders(*(tmp_path for _ in names)))}

@@ -12,10 +12,12 @@ from runners.agent.job_secrets import memory_folder
 from runners.runtimes.docker import DockerRuntime
 from runners.spec import Resources
 from tests import engine as engines
+from tests.datasets import content_of
 from tests.fake_portal import FakePortal
+from tests.runners.agent.test_job_datasets import DIGITS, FACES, FOUND, READ, give_datasets, reading
 from tests.runners.agent.test_job_secrets import FORMS, GIVEN, NOSY, PRINT, PRINTED, holds_no_secret, secret_spec
 from tests.runners.agent.test_process import COUNT, FETCH, greeter, lines  # noqa: F401  a fixture
-from tests.runners.agent_bench import NAME, Bench, entry, give_code, spec_of
+from tests.runners.agent_bench import NAME, Bench, entry, follow_protocol, give_code, spec_of
 
 pytestmark = pytest.mark.docker
 
@@ -133,6 +135,47 @@ def test_secrets_reach_the_ranks_and_no_one_else(bench: Bench, portal: FakePorta
     finally:
         bench.stop()
         shutil.rmtree(memory, ignore_errors=True)
+
+
+def test_a_program_finds_its_datasets_where_it_expects_them(bench: Bench, portal: FakePortal) -> None:
+    give_datasets(portal)
+    sha256 = give_code(portal, {"read.py": READ, "inputs/faces/.gitkeep": b""})
+    portal.want(entry(reading(sha256, resources=SMALL)))
+    bench.start()
+    portal.until(lambda: not portal.desired, 90)
+    assert portal.container(NAME)["exit_code"] == 0, portal.log(NAME)
+    assert json.loads(portal.log(NAME)) == FOUND
+    assert not portal.outputs, "no part of a dataset is an output"
+    for made in (DIGITS, FACES):
+        assert content_of(bench.files.cached_datasets / made.sha256 / "files") == made.files
+    portal.until(lambda: not bench.files.container(NAME).exists(), 20)
+
+
+def test_two_nodes_fetch_a_dataset_once_each(bench: Bench, portal: FakePortal, image: str, tmp_path: Path) -> None:
+    runtime = DockerRuntime(f"test {tmp_path}", "other", lambda key: image)
+    with FakePortal() as other_portal:
+        other = Bench(tmp_path / "other", other_portal, runtime)
+        try:
+            for node, asked in ((bench, portal), (other, other_portal)):
+                follow_protocol(asked)
+                give_datasets(asked)
+                sha256 = give_code(asked, {"read.py": READ, "inputs/faces/.gitkeep": b""})
+                parts = [
+                    entry(reading(sha256, name=f"sl-1-a1-{number}", resources=SMALL, hostname=f"h{number}"))
+                    for number in range(2)
+                ]
+                asked.want(*parts)
+                node.start()
+            for asked in (portal, other_portal):
+                asked.until(lambda asked=asked: not asked.desired, 120)  # type: ignore[misc]
+                for number in range(2):
+                    assert json.loads(asked.log(f"sl-1-a1-{number}")) == FOUND
+                fetched = [path for path in asked.requests.elements() if path.endswith("/contents")]
+                assert len(fetched) == 2, "each dataset once, for both containers"
+        finally:
+            other.stop()
+            for seen in runtime.list():
+                runtime.remove(seen.name)
 
 
 def test_memory_and_disk_limits_are_named(bench: Bench, portal: FakePortal) -> None:

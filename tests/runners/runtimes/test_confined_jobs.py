@@ -22,6 +22,10 @@ from runners.runtimes.process import ProcessRuntime
 from tests.fake_portal import FakePortal
 
 # The same tests as for unconfined jobs, with the fixtures of this module.
+from tests.runners.agent.test_job_datasets import (  # noqa: F401
+    test_a_program_finds_its_datasets_where_it_expects_them,
+    test_the_folder_of_the_lab_is_there_as_well,
+)
 from tests.runners.agent.test_job_secrets import test_a_job_prints_its_secrets_and_no_one_reads_them  # noqa: F401
 from tests.runners.agent.test_process import (  # noqa: F401
     counting,

@@ -16,7 +16,7 @@ from tests.runners.conftest import GROUP, make_spec
 HOST = Host(cpus=8, memory_mib=32_768)
 IDENTITY = AgentIdentity("installation", "node")
 FOLDERS = Folders(
-    **{name: Path("/agent") / name for name in ("workspace", "control", "scribe", "outputs", "checkpoints", "data")}
+    *(Path("/agent") / name for name in ("workspace", "control", "scribe", "outputs", "checkpoints", "data"))
 )
 TARGETS = {
     "/workspace": False,

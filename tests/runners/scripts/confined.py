@@ -47,7 +47,7 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
     files = NodeFiles(agent)
     caches.prepare(files, spec)
     (places["control"] / "job.json").write_text(json.dumps(spec.to_json()))
-    runtime.create(spec, Folders(**places, data=agent.parent / "datasets", cache=files.folders(spec).cache))
+    runtime.create(spec, Folders(*places.values(), agent.parent / "datasets", files.folders(spec).cache))
     runtime.start(spec.name)
     log, end = places["scribe"] / "log" / "0.log", time.monotonic() + PATIENCE_SECONDS
     while runtime.list()[0].state != "exited" and time.monotonic() < end:
