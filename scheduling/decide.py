@@ -1,4 +1,4 @@
-"""The only way to ask a policy: requests for GPUs, the lab's reservations, tiers and damping apply to every policy.
+"""The only way to ask a policy: requests for GPUs, the lab's reservations, tiers, damping and places of data apply to every policy.
 
 The scheduler, the simulator, the preview of a switch and "what would help" all use it.
 """
@@ -9,6 +9,7 @@ from functools import partial
 
 from scheduling import damping, gpu_requests, reservations, tiers
 from scheduling.affordable import plan_what_is_affordable
+from scheduling.data_locality import prefer_cached_data
 from scheduling.messages import Text
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
@@ -19,10 +20,14 @@ MAX_ATTEMPTS = 4
 def decide(policy: Policy, snapshot: Snapshot) -> Plan:
     """Return the plan of the policy under the rules of the lab; without reservations and tiers, the policy's own plan.
 
-    It is as pure as the policy. No job is disturbed without need: one that would get the same GPUs back in the next
-    cycle keeps them. Policies that count GPUs without looking at nodes can oscillate like that where free GPUs are
-    scattered.
+    It is as pure as the policy. Between equal nodes, a job starts where its data is.
     """
+    return prefer_cached_data(snapshot, _decide_without_futile_stops(policy, snapshot))
+
+
+def _decide_without_futile_stops(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Return a plan in which no job is disturbed without need: one that would get the same GPUs back in the next cycle keeps
+    them. Policies that count GPUs without looking at nodes can oscillate like that where free GPUs are scattered."""
     snapshot = gpu_requests.with_accepted_nodes(snapshot)
     pinned: set[JobId] = set()
     for _ in range(MAX_ATTEMPTS):

@@ -192,6 +192,8 @@ class Job:
     """The same for memory, in MiB."""
     gpu_request: GpuRequest = ANY_GPU
     """Which GPUs it accepts; ``decide`` sees to that, under any policy."""
+    cached_bytes: Mapping[NodeId, int] = field(default_factory=dict)
+    """How much of its datasets each node has already; nodes that have none are left out. ``decide`` uses it."""
 
     @property
     def has_demands(self) -> bool:
