@@ -3,6 +3,7 @@ from django.urls import URLPattern, URLResolver, path
 from portal.agents import (
     build_views,
     checkpoint_views,
+    dataset_views,
     erasure_views,
     git_views,
     identity_views,
@@ -38,6 +39,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/inputs", input_views.input_list, name="inputs"),
     path("agent/v1/containers/<str:name>/inputs/<str:sha256>", input_views.input_file, name="input"),
     path("agent/v1/containers/<str:name>/secrets", secret_views.secret_list, name="secrets"),
+    path("agent/v1/containers/<str:name>/datasets/<str:sha256>/manifest", dataset_views.manifest, name="manifest"),
+    path("agent/v1/containers/<str:name>/datasets/<str:sha256>/contents", dataset_views.contents, name="contents"),
     path("agent/v1/containers/<str:name>/network", network_views.report, name="network"),
     path("agent/v1/containers/<str:name>/rings", rank_group_views.report, name="rings"),
     path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.checkpoint_set, name="checkpoints"),

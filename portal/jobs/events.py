@@ -213,6 +213,15 @@ class Placed(Message):
 
 
 @dataclass(frozen=True)
+class DataIsThere(Message):
+    """Some of the nodes of an attempt have its datasets already, which counts between nodes that are equal otherwise."""
+
+    code: ClassVar[str] = "attempt_data_is_there"
+    kind: ClassVar[str] = "placed"
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class Started(Message):
     code: ClassVar[str] = "attempt_started"
     kind: ClassVar[str] = "started"

@@ -11,9 +11,10 @@ from portal.accounts.models import User
 from portal.cluster.slots import lab_noun
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
-from portal.jobs import dependencies, gpu_choice, job_secrets, services
+from portal.jobs import dependencies, gpu_choice, job_datasets, job_secrets, services
+from portal.jobs.dataset_use import DatasetChoice
 from portal.jobs.environments import best_environment, environment_labels, offered_environments
-from portal.jobs.form_fields import form_field
+from portal.jobs.form_fields import MAX_REFERENCE, form_field
 from portal.jobs.models import MAX_ENTRY_LENGTH, Job
 from portal.jobs.names import typed_name
 from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_of
@@ -132,6 +133,8 @@ class JobForm(TimeLimitForm):
         self.fields["environment"].choices = environment_labels(self.environments)  # type: ignore[attr-defined]
         self._offer_gpus()
         self._offer_secrets()
+        if copy_of is not None:
+            self.initial["datasets"] = self._dataset_rows(self.initial["datasets"])
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
 
@@ -148,6 +151,8 @@ class JobForm(TimeLimitForm):
     def suggest(self, values: Mapping[str, str]) -> None:
         """Start with these values, for example with a change that would let a copy start sooner."""
         self.initial.update({name: value for name, value in values.items() if name in self.SUGGESTED})
+        if dataset := values.get("dataset"):
+            self.initial["datasets"] = [{"reference": dataset[:MAX_REFERENCE]}]
 
     def _offer_gpus(self) -> None:
         """Offer the models and sizes that the lab has, and those of the job that is copied or that are sent.
@@ -177,6 +182,22 @@ class JobForm(TimeLimitForm):
         chosen = self["secrets"].value() or ()
         offered = job_secrets.choices(self.user, self.code.project, chosen)
         self.fields["secrets"].choices = offered  # type: ignore[attr-defined]
+
+    def _dataset_rows(self, choices: Iterable[DatasetChoice]) -> list[dict[str, Any]]:
+        """Return datasets as the form shows them, with the versions that the copied job read."""
+        return [
+            {
+                "reference": job_datasets.reference_of(self.user, choice),
+                "path": choice["path"],
+                "writable": choice["writable"],
+            }
+            for choice in choices
+        ]
+
+    @property
+    def proposed_datasets(self) -> list[job_datasets.Proposal]:
+        """The datasets that the field for them proposes."""
+        return job_datasets.proposals(self.user)
 
     @property
     def chooses_gpus(self) -> bool:

@@ -19,7 +19,17 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
-from portal.jobs import checkpoints, code_history, network_use, permissions, resources, services, silence, trash
+from portal.jobs import (
+    checkpoints,
+    code_history,
+    job_datasets,
+    network_use,
+    permissions,
+    resources,
+    services,
+    silence,
+    trash,
+)
 from portal.jobs.chains import chain_of
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
@@ -185,6 +195,7 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
         spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
         context["spec"] = SafeString(highlight_block(spec, language="json"))
         context["layers"] = layers_of(job)
+        context["datasets"] = job_datasets.shown(job, signed_in(request))
         context["code_before"] = code_history.job_with_other_code(job)
         context["commit_before"] = code_history.commit_before(job)
         context["asked_for"] = resources.asked_in_words(job)

@@ -24,6 +24,7 @@ from portal.cluster.quarantine import was_quarantined_for_fault_since
 from portal.environments.hosts import rules_for
 from portal.jobs import causes, clock_steps, container_ends, events
 from portal.jobs.clock import wall_clock
+from portal.jobs.dataset_use import dataset_bytes
 from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import (
     FINISHED_STATES,
@@ -393,19 +394,25 @@ def sweep(now: datetime | None = None, migrating: Collection[int] = ()) -> None:
 
 
 def _live_attempts() -> list[tuple[AttemptFacts, list[ContainerFacts]]]:
-    """Return the live attempts in the order of their jobs, with their containers, in two queries."""
+    """Return the live attempts in the order of their jobs, with their containers, in three queries."""
     live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
     attempts = [AttemptFacts(*row) for row in live.values_list(*_lookups(AttemptFacts, ATTEMPT_LOOKUPS))]
     containers: dict[int, list[ContainerFacts]] = {attempt.id: [] for attempt in attempts}
     rows = Container.objects.filter(attempt__in=containers).order_by("attempt", "index")
     for container in starmap(ContainerFacts, rows.values_list(*_lookups(ContainerFacts, CONTAINER_LOOKUPS))):
         containers[container.attempt_id].append(container)
-    return [(attempt, containers[attempt.id]) for attempt in attempts]
+    preparing = [
+        attempt.job_id
+        for attempt in attempts
+        if any(container.state == ContainerState.PREPARING for container in containers[attempt.id])
+    ]
+    bytes_of = dataset_bytes(preparing) if preparing else {}
+    return [(each._replace(dataset_bytes=bytes_of.get(each.job_id, 0)), containers[each.id]) for each in attempts]
 
 
 def _lookups(row: type[AttemptFacts | ContainerFacts], elsewhere: Mapping[str, str]) -> list[str]:
-    """Return the lookup of each field of ``row``: its own name, or the one in ``elsewhere``."""
-    return [elsewhere.get(name, name) for name in row._fields]
+    """Return the lookup of each field of ``row``: its own name, or the one in ``elsewhere``; not of those with a default."""
+    return [elsewhere.get(name, name) for name in row._fields if name not in row._field_defaults]
 
 
 def _carry_out(attempt: AttemptFacts, due: DueAction, now: datetime) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment
+from portal.jobs.dataset_use import JobDataset as JobDataset
 from portal.jobs.idempotency import IdempotencyKey as IdempotencyKey
 from portal.jobs.network_use import NetworkUse as NetworkUse
 from portal.jobs.querysets import JobQuerySet as JobQuerySet

@@ -60,6 +60,9 @@ ASSIGNED_SECONDS = 300
 """Agents start containers within seconds; this allows for some minutes of trouble with the engine."""
 PREPARING_SECONDS = 1800
 """Images are prepared before jobs are placed, so only fetching the code and creating the container remain."""
+DATASET_BYTES_PER_SECOND = 5_000_000
+"""A node that fetches datasets, and makes copies of them, gets the time that these take at this pace in addition: less than half
+of what a network of 100 Mbit/s carries."""
 STATE_TIMEOUTS: dict[str, timedelta] = {
     ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
     PREPARING: timedelta(seconds=PREPARING_SECONDS),
@@ -101,6 +104,8 @@ class AttemptFacts(NamedTuple):
     elastic: bool
     min_gpus: int
     time_limit_seconds: int
+    dataset_bytes: int = 0
+    """Of the datasets that its job reads; read for attempts only that are being prepared."""
 
     @property
     def survival_rule(self) -> SurvivalRule:
@@ -298,7 +303,7 @@ def due_actions(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now
                 continue
             if container.draining and (container not in needed or (continues and _may_stop_now(container, live))):
                 yield DueAction("stop_container", container, StopReason.DRAINED)
-            elif container not in needed and _is_stuck(container, now):
+            elif container not in needed and _is_stuck(attempt, container, now):
                 yield DueAction("stop_container", container, StopReason.STUCK)
 
 
@@ -344,7 +349,7 @@ def _stop_reason_by_time(
     hosts_live = any(container.role == Container.Role.HOST for container in live)
     if gone and not (hosts_live and all(ended_well(container) for container in gone)):
         return StopReason.PEER_LOST
-    if any(_is_stuck(container, now) for container in needed):
+    if any(_is_stuck(attempt, container, now) for container in needed):
         return StopReason.STUCK
     return None
 
@@ -354,5 +359,8 @@ def _is_at_work(container: ContainerFacts) -> bool:
     return container.state == RUNNING and not container.draining
 
 
-def _is_stuck(container: ContainerFacts, now: datetime) -> bool:
-    return now - container.state_since > STATE_TIMEOUTS.get(container.state, timedelta.max)
+def _is_stuck(attempt: AttemptFacts, container: ContainerFacts, now: datetime) -> bool:
+    timeout = STATE_TIMEOUTS.get(container.state, timedelta.max)
+    if container.state == PREPARING:
+        timeout += timedelta(seconds=attempt.dataset_bytes / DATASET_BYTES_PER_SECOND)
+    return now - container.state_since > timeout

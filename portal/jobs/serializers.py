@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.jobs import silence
+from portal.jobs.dataset_use import MAX_DATASET_PATH
 from portal.jobs.editing import EDITABLE
 from portal.jobs.logs import label_of
 from portal.jobs.models import (
@@ -20,12 +21,15 @@ from portal.jobs.models import (
     Output,
     StopReason,
 )
-from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, MAX_NAME_LENGTH, Kind
+from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, MAX_NAME_LENGTH, Kind, field_value
 from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
+from portal.names import is_unstorable
 from portal.sentences import sentence_of
 
 MAX_ID = 2**53
 """No job has a larger number, and every database and JSON parser can hold it."""
+MAX_REFERENCE_LENGTH = 240
+"""Of ``owner/name``."""
 IN_LISTS = tuple(name for name, about in FIELDS.items() if about.in_lists)
 IN_DETAILS = tuple(name for name, about in FIELDS.items() if not about.in_lists)
 
@@ -73,6 +77,49 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         read_only_fields = fields
 
 
+@extend_schema_field({"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": MAX_REFERENCE_LENGTH}]})
+class DatasetReference(serializers.Field[Any, Any, Any, Any]):
+    """The number of a dataset, or ``owner/name``."""
+
+    def to_internal_value(self, data: Any) -> int | str:
+        if isinstance(data, int) and not isinstance(data, bool) and 0 < data < MAX_ID:
+            return data
+        if not isinstance(data, str) or not data or len(data) > MAX_REFERENCE_LENGTH or is_unstorable(data):
+            raise serializers.ValidationError("Send the number of a dataset, or owner/name.")
+        return int(data) if data.isascii() and data.isdecimal() and int(data) < MAX_ID else data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class JobDatasetSerializer(serializers.Serializer[Any]):
+    """A dataset that a job reads."""
+
+    dataset = DatasetReference(
+        help_text="Its number, or owner/name; a name alone is one of your own. Of a job that was submitted, its number."
+    )
+    version = serializers.IntegerField(
+        min_value=1,
+        max_value=2**31 - 1,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Null for the newest that is ready; a job that was submitted keeps that one.",
+    )
+    path = serializers.CharField(
+        max_length=MAX_DATASET_PATH,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Where the job finds it as well, from the folder of its code, such as data or ../data.",
+    )
+    writable = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text="Whether the job may write at that path, to a copy that is deleted when it ends.",
+    )
+
+
 class CauseSerializer(serializers.Serializer[Any]):
     """Why an attempt did not succeed, or a hint about one that did."""
 
@@ -94,6 +141,7 @@ class JobDetailSerializer(JobSerializer):
     arguments = Words(read_only=True)
     gpu_models = Words(read_only=True)
     secrets = Words(read_only=True)
+    datasets = serializers.SerializerMethodField()
     env_vars = serializers.SerializerMethodField(
         help_text="Names and values; the values are null for users who may only view the project."
     )
@@ -121,6 +169,10 @@ class JobDetailSerializer(JobSerializer):
 
     def get_env_vars(self, job: Job) -> dict[str, str | None]:
         return dict(self.context.get("env_vars", dict.fromkeys(job.env_vars)))
+
+    @extend_schema_field(JobDatasetSerializer(many=True))
+    def get_datasets(self, job: Job) -> list[Any]:
+        return list(field_value(job, "datasets"))
 
     @extend_schema_field(CauseSerializer(allow_null=True))
     def get_cause(self, job: Job) -> dict[str, Any] | None:
@@ -192,6 +244,8 @@ def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
         case Kind.NAMES:
             name_field = serializers.CharField(max_length=MAX_NAME_LENGTH)
             return serializers.ListField(child=name_field, max_length=high, **common)
+        case Kind.DATASETS:
+            return JobDatasetSerializer(many=True, max_length=high, **common)  # type: ignore[call-arg]  # of its list
         case Kind.VARIABLES:
             value = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MAX_ENV_VALUE_LENGTH)
             return serializers.DictField(child=value, **common)

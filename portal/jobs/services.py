@@ -21,7 +21,17 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import GPU_OF_LAB, Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import dependencies, events, gpu_choice, job_secrets, lifecycle, resources, rules, space_use
+from portal.jobs import (
+    dependencies,
+    events,
+    gpu_choice,
+    job_datasets,
+    job_secrets,
+    lifecycle,
+    resources,
+    rules,
+    space_use,
+)
 from portal.jobs.events import Event
 from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
@@ -31,6 +41,7 @@ from portal.jobs.models import (
     Attempt,
     IdempotencyKey,
     Job,
+    JobDataset,
     StopReason,
 )
 from portal.jobs.names import default_name
@@ -107,7 +118,7 @@ def submit(
 
 
 def _create_job(user: User, project: Project, asked: Submission, copied_from: Job | None) -> Job:
-    values = as_columns(asked)
+    values, datasets = as_columns(asked), job_datasets.resolve(user, asked)
     job = Job.objects.create(
         project=project,
         code=asked.code,
@@ -123,6 +134,9 @@ def _create_job(user: User, project: Project, asked: Submission, copied_from: Jo
             "description": asked.description.strip(),
         },
     )
+    for row in datasets:
+        row.job = job
+    JobDataset.objects.bulk_create(datasets)
     lifecycle.record(job, events.Submitted(str(user), copied_from.pk if copied_from else None), user)
     wake_scheduler()
     return job

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import models
 
 from portal.environments.models import Environment
+from portal.jobs.dataset_use import DatasetChoice
 from portal.jobs.models import Job
 from portal.jobs.word_lists import MAX_WORDS, normalise
 from portal.projects.models import CodeVersion
@@ -28,6 +29,7 @@ MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
 MAX_SECRETS = 50
+MAX_DATASETS = 20
 MIN_SCRATCH_MIB = 640
 MAX_GPU_MODELS = 20
 MAX_GPU_MODEL_LENGTH = 80
@@ -50,6 +52,7 @@ class Kind(Enum):
     WORDS = "list of words"
     NAMES = "list of names"
     JOB = "number of a job"
+    DATASETS = "list of datasets"
 
 
 class FormPlace(Enum):
@@ -118,6 +121,15 @@ class Submission:
         help="The job gets them as environment variables or files, and its log shows *** in their place.",
         api_help="Names of secrets that the job gets: HF_TOKEN for one of yours, project/HF_TOKEN for one of the project.",
         limits=(0, MAX_SECRETS),
+        in_lists=False,
+    )
+    datasets: tuple[DatasetChoice, ...] = job_field(
+        (),
+        kind=Kind.DATASETS,
+        help="The job finds each in /data/ under its name, read-only, and on request also where the program expects it.",
+        api_help="Datasets that the job reads in /data/ under their names: of each its number or owner/name, and perhaps a version, "
+        "a further path such as ../data, and whether the job may write there.",
+        limits=(0, MAX_DATASETS),
         in_lists=False,
     )
     min_gpus: int = job_field(
@@ -354,6 +366,8 @@ DEFAULTS: dict[str, Any] = {
 
 
 LISTS = (Kind.ARGUMENTS, Kind.WORDS, Kind.NAMES)
+ROWS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.DATASETS)
+"""Fields whose values are rows of their own, not columns of a job."""
 OPTIONAL_NUMBERS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.INTEGER and about.optional)
 WORD_LISTS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.WORDS)
 """Fields that lists of jobs show as labels and can be filtered by."""
@@ -380,6 +394,8 @@ def column_of(name: str) -> str:
 def field_value(job: Job, name: str) -> Any:
     """Return what was asked for in this field."""
     kind = FIELDS[name].kind
+    if kind is Kind.DATASETS:
+        return tuple(row.choice for row in job.datasets.select_related("version"))
     value = getattr(job, column_of(name))
     return tuple(value) if kind in LISTS else dict(value) if kind is Kind.VARIABLES else value
 
@@ -396,8 +412,8 @@ def submission_of(job: Job) -> Submission:
 
 
 def as_columns(asked: Submission) -> dict[str, Any]:
-    """Return the values as columns of ``models.Job``."""
-    values = {column_of(name): getattr(asked, name) for name in FIELDS}
+    """Return the values as columns of ``models.Job``; those of ``ROWS`` are none."""
+    values = {column_of(name): getattr(asked, name) for name in FIELDS if name not in ROWS}
     for name, about in FIELDS.items():
         if about.kind in (Kind.ARGUMENTS, Kind.NAMES):
             values[name] = list(values[name])

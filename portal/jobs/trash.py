@@ -19,6 +19,7 @@ from portal.jobs.models import (
     UNFINISHED_STATES,
     Container,
     Job,
+    JobDataset,
     NetworkUse,
     Progress,
     StepStat,
@@ -45,7 +46,7 @@ ERASED = {
     "search_text": "",
 }
 """The values that stand in the place of those that were typed."""
-ERASED_OF_SPECS = ("command", "env", "secrets")
+ERASED_OF_SPECS = ("command", "env", "secrets", "datasets")
 """What is emptied in the specifications of containers."""
 
 
@@ -172,6 +173,7 @@ def erase(job: Job) -> None:
             Progress.objects.filter(attempt__in=attempts),
             NetworkUse.objects.filter(container__attempt__in=attempts),
             TimeExtension.objects.filter(job=row),
+            JobDataset.objects.filter(job=row),
         ):
             rows.delete()
         attempts.update(cause={})

@@ -17,10 +17,11 @@ from portal.cluster.models import Gpu, Node
 from portal.cluster.pools import PoolId, model_of, node_of, pool_id
 from portal.cluster.slots import are_cpu_slots
 from portal.jobs import gpu_choice, lifecycle
-from portal.jobs.events import NodeShare
+from portal.jobs.events import DataIsThere, NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.availability import USABLE_GPU, is_open
+from portal.scheduler.dataset_places import names_with_all_of
 from portal.scheduler.events import Resized
 from portal.scheduler.resource_use import fitting_gpus
 from portal.scheduler.run_specs import ContainerPlacement
@@ -168,6 +169,8 @@ class _PlanApplier:
             raise PlanStaleError("inputs_unknown", error.node) from error
         except run_specs.SecretsUnknownError as error:
             raise PlanStaleError("secrets_unknown", error.node) from error
+        except run_specs.DatasetsUnknownError as error:
+            raise PlanStaleError("datasets_unknown", error.node) from error
 
     def _apply(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)
@@ -198,6 +201,8 @@ class _PlanApplier:
         nodes, factor = _node_shares(chosen), share_factor(job.priority)
         attempt = lifecycle.start_attempt(job, self.policy, nodes, network, factor)
         attempt.job = job  # the instance that has its environment and code loaded
+        if there := names_with_all_of(job, [part.node for part in chosen]):
+            lifecycle.record(job, DataIsThere(there))
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if run_specs.has_driver(job):

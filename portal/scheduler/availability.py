@@ -21,16 +21,17 @@ from scheduling.messages import Message
 from scheduling.types import GpuRequest
 
 USABLE_GPU = usable_gpu()
-LAYERS, IMAGES, HOSTS, INPUTS, SECRETS = "layers", "images", "hosts", "inputs", "secrets"
+LAYERS, IMAGES, HOSTS, INPUTS, SECRETS, DATASETS = "layers", "images", "hosts", "inputs", "secrets", "datasets"
 NEEDS = {
     LAYERS: "layer_format",
     IMAGES: "image_format",
     HOSTS: "allowed_hosts",
     INPUTS: "job_inputs",
     SECRETS: "job_secrets",
+    DATASETS: "job_datasets",
 }
 """What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, images, which
-need a Docker Engine, allowed hosts, outputs of another job, and secrets. Agents refuse specifications with keys that they do not know."""
+need a Docker Engine, allowed hosts, outputs of another job, secrets, and datasets. Agents refuse specifications with keys that they do not know."""
 
 
 class EnvironmentStatus(NamedTuple):
@@ -163,11 +164,24 @@ def gpus_of_largest_node() -> int:
 
 
 def needs_of(
-    *, has_recipe: bool, has_hosts: bool, is_image: bool = False, has_inputs: bool = False, has_secrets: bool = False
+    *,
+    has_recipe: bool,
+    has_hosts: bool,
+    is_image: bool = False,
+    has_inputs: bool = False,
+    has_secrets: bool = False,
+    has_datasets: bool = False,
 ) -> frozenset[str]:
     """Return what a job needs of agents, by whether its environment has a recipe or is an image, hosts are allowed to it,
-    and it uses the outputs of another job or secrets."""
-    needed = {LAYERS: has_recipe, IMAGES: is_image, HOSTS: has_hosts, INPUTS: has_inputs, SECRETS: has_secrets}
+    and it uses the outputs of another job, secrets or datasets."""
+    needed = {
+        LAYERS: has_recipe,
+        IMAGES: is_image,
+        HOSTS: has_hosts,
+        INPUTS: has_inputs,
+        SECRETS: has_secrets,
+        DATASETS: has_datasets,
+    }
     return frozenset(need for need, is_needed in needed.items() if is_needed)
 
 
@@ -259,6 +273,14 @@ class AgentsWithoutSecrets(Message):
 
 
 @dataclass(frozen=True)
+class AgentsWithoutDatasets(Message):
+    """The agents of all open nodes are of an earlier release, which cannot give a job its datasets."""
+
+    code: ClassVar[str] = "agents_without_datasets"
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class ImagesNeedDocker(Message):
     """The environment is an image, and no open node has both a Docker Engine and an agent of this release."""
 
@@ -306,12 +328,14 @@ def why_blocked(
             return AgentsTooOld(title, names)
         if not able and not nodes.able(needs & {LAYERS, IMAGES}):
             return ImagesNeedDocker(title, names)
-        if not able and not nodes.able(needs - {INPUTS, SECRETS}):
+        if not able and not nodes.able(needs - {INPUTS, SECRETS, DATASETS}):
             return AgentsWithoutHosts(names)
-        if not able and not nodes.able(needs - {SECRETS}):
+        if not able and not nodes.able(needs - {SECRETS, DATASETS}):
             return AgentsWithoutInputs(names)
-        if not able:
+        if not able and not nodes.able(needs - {DATASETS}):
             return AgentsWithoutSecrets(names)
+        if not able:
+            return AgentsWithoutDatasets(names)
         return _preparation_message(nodes, environment, title, able)
     return None
 

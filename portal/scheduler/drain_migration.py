@@ -150,7 +150,13 @@ def _choose_free_gpus(job: Job, count: int, nodes: Nodes, models: Set[str], now:
         if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owner_ids(row)
     }
     has_hosts = PlacesWithHosts.read().include(job.project_id, job.environment_id)
-    needs = needs_of(has_recipe=False, has_hosts=has_hosts, has_inputs=job.use_outputs, has_secrets=bool(job.secrets))
+    needs = needs_of(
+        has_recipe=False,
+        has_hosts=has_hosts,
+        has_inputs=job.use_outputs,
+        has_secrets=bool(job.secrets),
+        has_datasets=job.datasets.exists(),
+    )
     ready = availability_of(nodes, job.environment_id, needs).ready - reserved
     allowed = {
         pool.id

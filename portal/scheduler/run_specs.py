@@ -15,13 +15,13 @@ from portal.cluster.models import Gpu, Node
 from portal.cluster.shares import machine_of
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.recipes import base_key
-from portal.jobs import job_secrets
+from portal.jobs import job_datasets, job_secrets
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import Project
 from portal.scheduler import overlay_networks
-from portal.scheduler.availability import HOSTS, INPUTS, NEEDS, SECRETS
-from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
+from portal.scheduler.availability import DATASETS, HOSTS, INPUTS, NEEDS, SECRETS
+from runners.spec import SHELL, CollectiveGroup, DatasetMount, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
@@ -57,6 +57,10 @@ class InputsUnknownError(NodeLacksError):
 
 class SecretsUnknownError(NodeLacksError):
     """An agent that knows secrets. One of an earlier release would refuse the specification."""
+
+
+class DatasetsUnknownError(NodeLacksError):
+    """An agent that knows datasets. One of an earlier release would refuse the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,7 @@ def _spec(
         cache="" if driver else cache_on(part.node, job.project),
         inputs=not driver and has_inputs_on(part.node, job),
         secrets=() if driver else secrets_on(part.node, job),
+        datasets=() if driver else datasets_on(part.node, job),
     )
 
 
@@ -243,6 +248,17 @@ def secrets_on(node: Node, job: Job) -> tuple[tuple[str, str], ...]:
     if job.secrets and not node.facts.get(NEEDS[SECRETS]):
         raise SecretsUnknownError(node.name)
     return job_secrets.names_and_kinds(job)
+
+
+def datasets_on(node: Node, job: Job) -> tuple[DatasetMount, ...]:
+    """Return the datasets that a container on a node reads; the agent fetches them by the hashes of their manifests."""
+    rows = job_datasets.of_job(job)
+    if rows and not node.facts.get(NEEDS[DATASETS]):
+        raise DatasetsUnknownError(node.name)
+    return tuple(
+        DatasetMount(row.name, row.version.sha256, row.version.manifest_bytes, row.version.size, row.path, row.writable)
+        for row in rows
+    )
 
 
 def layer_on(node: Node, environment: Environment) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.limits import LimitInForce, limits_in_force
@@ -20,8 +19,7 @@ from portal.cluster.pools import Pool, is_part_of_gpu, reserved_by_pool
 from portal.environments.hosts import PlacesWithHosts
 from portal.environments.models import Environment
 from portal.jobs import retries
-from portal.jobs.metrics import seconds_left
-from portal.jobs.models import Job, Progress
+from portal.jobs.models import Job
 from portal.scheduler.availability import (
     Availability,
     availability_of,
@@ -31,8 +29,10 @@ from portal.scheduler.availability import (
     why_blocked,
     why_no_such_gpus,
 )
+from portal.scheduler.dataset_places import DatasetReads
 from portal.scheduler.holdings import Holding, PastUsage, active_jobs, read_holdings, read_past_usage
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
+from portal.scheduler.reported_progress import ReportedProgress, read_progress
 from portal.scheduler.resource_use import with_resources
 from portal.scheduler.throughput import Speeds
 from scheduling import types
@@ -56,12 +56,12 @@ def take(
     past = read_past_usage(now)
     names = _Names.read(rows)
     environments = Environment.objects.only("title", "recipe", "image").in_bulk({row.environment_id for row in rows})
-    with_hosts = PlacesWithHosts.read()
-    places = {row.id: _place_of(row, environments, with_hosts) for row in rows}
+    with_hosts, reads = PlacesWithHosts.read(), DatasetReads.read()
+    places = {row.id: _place_of(row, environments, with_hosts, has_datasets=row.id in reads.by_job) for row in rows}
     available = {place: availability_of(nodes, *place) for place in places.values()}
     limits = limits_in_force()
     programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
-    progress_by_job = _read_progress({*holdings, *past})
+    progress_by_job = read_progress({*holdings, *past})
     blocked = {
         (size, place): why_blocked(
             size, place.environment, environments[place.environment].title, nodes, available[place].ready, place.needs
@@ -82,7 +82,8 @@ def take(
         reach = _reachability(row, holding, available[places[row.id]], free)
         why = blocked[row.min_gpus, places[row.id]] or lacking.get((row.min_gpus, row.gpu_request))
         why = why or pauses.get(row.id)
-        facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
+        cached = reads.cached_bytes(row.id, nodes.pools)
+        facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row), cached)
         if holding is None and had is None:
             before = history.new_jobs.get(row.id)
             new_jobs[row.id] = before if before and before[0] == facts else (facts, _job(facts))
@@ -196,7 +197,9 @@ class Place(NamedTuple):
     """Of their agents: ``availability.NEEDS``."""
 
 
-def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: PlacesWithHosts) -> Place:
+def _place_of(
+    row: Row, environments: Mapping[int, Environment], with_hosts: PlacesWithHosts, *, has_datasets: bool
+) -> Place:
     environment = environments[row.environment_id]
     return Place(
         environment.pk,
@@ -206,6 +209,7 @@ def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: Pla
             is_image=bool(environment.image),
             has_inputs=row.use_outputs,
             has_secrets=bool(row.secrets),
+            has_datasets=has_datasets,
         ),
     )
 
@@ -236,6 +240,7 @@ class JobFacts(NamedTuple):
     blocked: Message | None
     group: str
     program: Program
+    cached_bytes: Mapping[str, int] = {}  # never changed
 
 
 # --- jobs --------------------------------------------------------------------------------------------------------
@@ -265,8 +270,6 @@ RESTART_SECONDS = 30.0
 RESIZE_SECONDS = 10.0
 MIN_RESIZE_SECONDS = 1.0
 """The minimum, however short the pause of the ranks: new ranks hold their GPUs while they load their libraries."""
-MIN_PROGRESS_ERROR, EARLY_ERROR = 0.05, 0.01
-"""Relative errors of the remaining time that a training run reports: in its first hundredth it is unknown."""
 
 
 class _ProgramCatalogue:
@@ -321,9 +324,9 @@ def _job(
     facts: JobFacts,
     holding: Holding | None = None,
     past: PastUsage = PastUsage(),  # noqa: B008 - never changed
-    progress: "ReportedProgress | None" = None,
+    progress: ReportedProgress | None = None,
 ) -> types.Job:
-    row, reach, blocked, group, program = facts
+    row, reach, blocked, group, program, cached_bytes = facts
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
@@ -368,36 +371,8 @@ def _job(
         millicpus_per_gpu=None if row.cpus_per_gpu is None else 1000 * row.cpus_per_gpu,
         memory_mib_per_gpu=row.memory_mib_per_gpu,
         gpu_request=row.gpu_request,
+        cached_bytes=cached_bytes,
     )
-
-
-class ReportedProgress(NamedTuple):
-    """The progress that a training run has reported."""
-
-    done: float
-    step: int
-    step_seconds: float
-    ranks: int
-    batch: int
-    total: int | None
-
-    def remaining(self, speed: types.Curve | None) -> types.Estimate:
-        """Estimate the remaining seconds on one GPU from its pace; ``speed`` is that with its present batch size.
-
-        The estimate is less certain at the beginning than at the end.
-        """
-        seconds = seconds_left(self.done, self.step, self.batch, self.total, self.step_seconds)
-        error = min(1.0, MIN_PROGRESS_ERROR + EARLY_ERROR / self.done)
-        return types.Estimate(round(seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3))
-
-
-def _read_progress(begun: Set[int]) -> dict[int, ReportedProgress]:
-    """Return by job the progress of its last attempt that counts: the present one, or one that the next resumes."""
-    goes_on = Q(attempt__ended_at__isnull=True) | Q(attempt__job__resumable=True)
-    rows = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
-    facts = "done", "step", "step_seconds", "ranks", "batch", "total"
-    ordered = rows.order_by("attempt__number").values_list("attempt__job", *facts)
-    return {job: ReportedProgress(*values) for job, *values in ordered}
 
 
 def _resize_seconds(launcher: str, measured: float | None, restart_seconds: float) -> float:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.jobs import services as jobs
 from portal.jobs.models import Job
-from portal.jobs.spec import FIELDS, as_columns, submission_of
+from portal.jobs.spec import FIELDS, ROWS, as_columns, submission_of
 from portal.names import name_problem
 from portal.projects.models import Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
@@ -126,7 +126,7 @@ def _require(allowed: bool, sentence: str) -> None:
 def _take_fields(row: Schedule, job: Job, *, newest_code: bool) -> None:
     """Let the schedule submit what a job was. Raises Refused for one that could not be submitted now."""
     asked = submission_of(job)
-    columns = as_columns(asked)
+    columns = as_columns(asked) | {name: list(getattr(asked, name)) for name in ROWS}
     values = {name: columns[name] for name in FIELDS if name not in NOT_SCHEDULED}
     row.launcher, row.entry, row.values = job.launcher, job.entry, values
     row.environment, row.copied_from = job.environment, job

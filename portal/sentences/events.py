@@ -181,6 +181,12 @@ def attempt_placed(attempt: int, policy: str, nodes: Sequence[Mapping[str, Any]]
 
 
 @sentence
+def attempt_data_is_there(nodes: Sequence[str]) -> str:
+    have = "has" if len(nodes) == 1 else "have"
+    return f"{' and '.join(nodes)} {have} its datasets already, which counts between nodes that are equal otherwise."
+
+
+@sentence
 def attempt_started(attempt: int) -> str:
     return f"Attempt {attempt} started."
 

@@ -159,6 +159,15 @@ def agents_without_secrets(nodes: Sequence[str]) -> str:
 
 
 @sentence
+def agents_without_datasets(nodes: Sequence[str]) -> str:
+    agents = "the agent" if len(nodes) == 1 else "the agents"
+    return (
+        f"It reads datasets, for which {agents} of {', '.join(nodes)} {is_or_are(len(nodes))} too old. "
+        "Ask an admin to update the agents."
+    )
+
+
+@sentence
 def agents_without_hosts(nodes: Sequence[str]) -> str:
     agents = "The agent" if len(nodes) == 1 else "The agents"
     return (
@@ -394,6 +403,7 @@ DROPPED = {
     "environment_gone": "Node {node} no longer has the job's environment.",
     "gpus_changed": "The job's GPUs have changed in the meantime.",
     "hosts_unknown": "The agent of node {node} is too old for the hosts that were allowed to the job.",
+    "datasets_unknown": "The agent of node {node} is too old for the datasets that the job reads.",
     "secrets_unknown": "The agent of node {node} is too old for the secrets that the job gets.",
     "inputs_unknown": "The agent of node {node} is too old for the outputs of another job, which the job uses.",
     "job_gone": "The job is gone.",

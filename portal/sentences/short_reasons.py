@@ -130,6 +130,11 @@ def agents_without_secrets(nodes: list[str]) -> str:
 
 
 @short
+def agents_without_datasets(nodes: list[str]) -> str:
+    return "The nodes' agents are too old for datasets."
+
+
+@short
 def agents_without_hosts(nodes: list[str]) -> str:
     return "The nodes' agents are too old for its allowed hosts."
 

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 RUNTIMES = ("auto", "docker", "process", "fake")
 DEFAULT_CACHE_GIB = 50
-DATASET_CACHE_GIB = "SCHEDULEARN_DATASET_CACHE_GIB"
 MAX_CACHE_GIB = 1_000_000
 DISK_STEP_MIB = 256
 """Smaller changes would only make each report differ."""
@@ -80,6 +79,8 @@ class Settings:
         ca_file, datasets = choose(given.ca_file, "SCHEDULEARN_CA"), choose(None, "SCHEDULEARN_DATASETS")
         shared = choose(None, "SCHEDULEARN_SHARED")
         runtime, overlay_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
+        project_cache = choose(None, "SCHEDULEARN_PROJECT_CACHE_GIB", str(DEFAULT_CACHE_GIB))
+        dataset_cache = choose(given.dataset_cache_gib, "SCHEDULEARN_DATASET_CACHE_GIB", str(DEFAULT_LIMIT_GIB))
         if runtime not in RUNTIMES:
             raise SetupError(f"RUNTIME must be one of {', '.join(RUNTIMES)}, not {runtime!r}.")
         if ca_file and not Path(ca_file).is_file():
@@ -108,13 +109,8 @@ class Settings:
             datasets=Path(datasets).resolve() if datasets else None,
             shared=Path(shared).resolve() if shared else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
-            cache_gib=read_gib(env, "SCHEDULEARN_PROJECT_CACHE_GIB", DEFAULT_CACHE_GIB),
-            dataset_cache_gib=read_gib(
-                {DATASET_CACHE_GIB: choose(given.dataset_cache_gib, DATASET_CACHE_GIB)},
-                DATASET_CACHE_GIB,
-                DEFAULT_LIMIT_GIB,
-                minimum=1,
-            ),
+            cache_gib=checked_gib("SCHEDULEARN_PROJECT_CACHE_GIB", project_cache),
+            dataset_cache_gib=checked_gib("SCHEDULEARN_DATASET_CACHE_GIB", dataset_cache, minimum=1),
             overlay_address=overlay_address,
             layer_images=read_bool(env, "SCHEDULEARN_LAYER_IMAGES"),
         )
@@ -149,15 +145,14 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ca-file", help="the only certificate authority to trust [SCHEDULEARN_CA]")
     parser.add_argument(
         "--dataset-cache-gib",
-        help=f"how many GiB of datasets are kept here, {DEFAULT_LIMIT_GIB} by default [{DATASET_CACHE_GIB}]",
+        help=f"how many GiB of datasets are kept here, {DEFAULT_LIMIT_GIB} by default [SCHEDULEARN_DATASET_CACHE_GIB]",
     )
     parser.add_argument("--version", action="version", version=f"Schedulearn agent {__version__}")
     parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers when the agent stops")
     return parser
 
 
-def read_gib(env: Mapping[str, str], name: str, default: int, minimum: int = 0) -> int:
-    value = env.get(name) or str(default)
+def checked_gib(name: str, value: str, minimum: int = 0) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) < 8 and minimum <= int(value) <= MAX_CACHE_GIB):
         raise SetupError(f"{name} must be a whole number of GiB from {minimum} to {MAX_CACHE_GIB:,}, not {value!r}.")
     return int(value)

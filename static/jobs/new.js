@@ -15,3 +15,18 @@ form.min_gpus.addEventListener("input", () => {
   if (Number(form.max_gpus.value) < Number(form.min_gpus.value)) form.max_gpus.value = form.min_gpus.value;
 });
 show();
+
+// a row for one more dataset, as soon as the last one is used
+const MAX_DATASETS = 20;
+form.querySelector(".datasets")?.addEventListener("input", (event) => {
+  const rows = [...event.currentTarget.querySelectorAll(".dataset-row")];
+  if (event.target.closest(".dataset-row") !== rows.at(-1) || !event.target.value || rows.length >= MAX_DATASETS) return;
+  const row = rows.at(-1).cloneNode(true), number = rows.length;
+  for (const part of row.querySelectorAll("input, select")) {
+    part.name = part.name.replace(/^datasets-\d+/, `datasets-${number}`);
+    part.ariaLabel = part.ariaLabel.replace(/\d+$/, number + 1);
+    if (part.id) part.id = part.id.replace(/\d+$/, number);
+    part.value = "";
+  }
+  event.currentTarget.append(row);
+});

@@ -646,6 +646,12 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/containers/<str:name>/datasets/<str:sha256>/manifest": [
+        get("/agent/v1/containers/{container}/datasets/" + "0" * 64 + "/manifest", NODES_ONLY)
+    ],
+    "agent/v1/containers/<str:name>/datasets/<str:sha256>/contents": [
+        get("/agent/v1/containers/{container}/datasets/" + "0" * 64 + "/contents", NODES_ONLY)
+    ],
     "agent/v1/containers/<str:name>/secrets": [get("/agent/v1/containers/{container}/secrets", NODES_ONLY)],
     "agent/v1/containers/<str:name>/inputs": [get("/agent/v1/containers/{container}/inputs", NODES_ONLY)],
     "agent/v1/containers/<str:name>/inputs/<str:sha256>": [

@@ -105,6 +105,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "An admin [updates the agents](../how-to/admin-update-agents.md), or submit it without secrets.",
             ),
             (
+                "agents_without_datasets",
+                {"nodes": ["gpu-1", "gpu-2"]},
+                "An admin [updates the agents](../how-to/admin-update-agents.md), or submit it without datasets.",
+            ),
+            (
                 "images_need_docker",
                 {"title": "train:1.2", "nodes": ["gpu-1"]},
                 "Choose an environment of packages, or ask an admin for a node with Docker ([images](../user/own-images.md)).",

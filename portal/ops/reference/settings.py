@@ -182,6 +182,10 @@ AGENT = {
         "50",
         "the limit of each project's cache on the node, in GiB; 0 keeps none",
     ),
+    "SCHEDULEARN_DATASET_CACHE_GIB": (
+        "200",
+        "the limit of all datasets that the node keeps, in GiB",
+    ),
     "SCHEDULEARN_LAYER_IMAGES": (
         "`no`",
         "`yes` makes an image of the engine from the packages of each environment, instead of mounting their folder",

@@ -12,6 +12,7 @@ from portal.jobs.models import Attempt, Job, StepStat
 from portal.scheduler import snapshot
 from portal.scheduler.job_history import History
 from portal.scheduler.models import ChosenBatch
+from portal.scheduler.reported_progress import read_progress
 from portal.scheduler.throughput import Speeds
 from scheduling import registry
 from scheduling.decide import decide
@@ -206,6 +207,6 @@ def test_the_progress_of_an_attempt_that_nothing_resumes_is_forgotten() -> None:
     attempt = running(2, resumable=False)
     report(attempt, 2, BOTH)
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=timezone.now(), outcome="failed")
-    assert snapshot._read_progress({attempt.job_id}) == {}
+    assert read_progress({attempt.job_id}) == {}
     Job.objects.filter(pk=attempt.job_id).update(resumable=True)
-    assert snapshot._read_progress({attempt.job_id})[attempt.job_id].step == 300
+    assert read_progress({attempt.job_id})[attempt.job_id].step == 300

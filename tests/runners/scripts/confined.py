@@ -6,6 +6,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
     files = NodeFiles(agent)
     caches.prepare(files, spec)
     (places["control"] / "job.json").write_text(json.dumps(spec.to_json()))
-    runtime.create(spec, Folders(*places.values(), agent.parent / "datasets", files.folders(spec).cache))
+    runtime.create(
+        spec, replace(Folders(*places.values()), data=agent.parent / "datasets", cache=files.folders(spec).cache)
+    )
     runtime.start(spec.name)
     log, end = places["scribe"] / "log" / "0.log", time.monotonic() + PATIENCE_SECONDS
     while runtime.list()[0].state != "exited" and time.monotonic() < end:
