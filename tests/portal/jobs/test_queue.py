@@ -169,8 +169,8 @@ def test_an_admin_restricts_it(lab: Lab) -> None:
     entry = AuditEntry.objects.get(action="lab.settings_changed")
     assert (entry.actor, entry.before, entry.after) == (
         lab.admin,
-        {"queue_for_members": True, "hours_granted_by_rule": 0},
-        {"queue_for_members": False, "hours_granted_by_rule": 0},
+        {"queue_for_members": True, "hours_granted_by_rule": 0, "max_space_gib": None},
+        {"queue_for_members": False, "hours_granted_by_rule": 0, "max_space_gib": None},
     )
     member = client_of(lab.alice)
     assert member.get("/jobs/queue").status_code == 404

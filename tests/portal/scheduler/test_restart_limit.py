@@ -63,6 +63,7 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
         "cache",
         "inputs",
         "secrets",
+        "datasets",
     }
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {
