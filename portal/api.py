@@ -17,6 +17,7 @@ from rest_framework.viewsets import ViewSetMixin
 from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
+from portal.deletion.code_api import Code, CodeTrash
 from portal.environments.api import Builds, Locks
 from portal.environments.host_api import AllowedHosts
 from portal.environments.image_api import Images, Registries
@@ -38,7 +39,7 @@ from portal.monitoring.api import Gauges
 from portal.monitoring.board_api import Occupancy
 from portal.monitoring.node_api import Nodes
 from portal.notifications.api import LabWebhooks, Notices, WebhookDeliveries, Webhooks
-from portal.projects.api import Code, Gallery, Members, Projects
+from portal.projects.api import Gallery, Members, Projects
 from portal.projects.git.api import Fetches, Git, GitHosts
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.schedules.api import ScheduleRuns, Schedules
@@ -129,7 +130,9 @@ v1 = [
     route("notices/", Notices, get="list"),
     route("notices/read/", Notices, post="read"),
     route(f"{PROJECT}code/", Code, get="list", post="create"),
-    route(CODE, Code, get="retrieve"),
+    route(CODE, Code, get="retrieve", delete="destroy"),
+    route(f"{CODE}deletion/", Code, pages=False, get="what_breaks"),
+    route(f"{PROJECT}code/deletion/", Code, post="delete_some"),
     route(f"{CODE}files/", Code, pages=False, get="files"),
     route(f"{CODE}files/<path:path>", Code, pages=False, get="file"),
     route(f"{CODE}diff/", Code, pages=False, get="diff"),
@@ -164,6 +167,9 @@ v1 = [
     route("trash/", Trash, get="list"),
     route("trash/<int:pk>/", Trash, delete="destroy"),
     route("trash/<int:pk>/restore/", Trash, post="restore"),
+    route("trash/code/", CodeTrash, get="list"),
+    route("trash/code/<int:pk>/", CodeTrash, delete="destroy"),
+    route("trash/code/<int:pk>/restore/", CodeTrash, post="restore"),
     route(f"{JOB}forecast/", Forecasts, pages=False, get="retrieve"),
     route(f"{JOB}forecast/changes/", Forecasts, pages=False, get="changes", post="change"),
     route(f"{JOB}time-extensions/", TimeExtensions, get="list", post="create"),

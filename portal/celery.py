@@ -11,6 +11,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.conf.beat_schedule = {
     "tidy": {"task": "portal.scheduler.tasks.tidy", "schedule": 3600.0},
+    "trash": {"task": "portal.deletion.tasks.tidy", "schedule": 3600.0},
     "look": {"task": "portal.usage.tasks.look", "schedule": 60.0},
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
     "idle": {"task": "portal.scheduler.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},

@@ -4,6 +4,9 @@ from django.urls import reverse
 
 OVERVIEW = "index"
 PAGES: dict[str, str] = {
+    "deletion": "admin/deletion",
+    "deletion:code": "user/projects-and-code#delete-versions",
+    "deletion:code-trash": "user/projects-and-code#delete-versions",
     "home": "user/first-day#2-look-around",
     "home:walls": "admin/wall-screen",
     "accounts": "user/account",

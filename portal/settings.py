@@ -167,6 +167,7 @@ INSTALLED_APPS = [
     "portal.whatif",
     "portal.home",
     "portal.live",
+    "portal.deletion",
     "portal.ops",
 ]
 

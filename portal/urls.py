@@ -21,6 +21,7 @@ urlpatterns = [
     path("", include("portal.scheduler.urls")),
     path("", include("portal.forecast.urls")),
     path("", include("portal.whatif.urls")),
+    path("", include("portal.deletion.urls")),
     path("", include("portal.interface.urls")),
     path("", include("portal.home.urls")),
     path("admin/data/", data_site.urls),

@@ -66,7 +66,7 @@ from portal.jobs.word_lists import MAX_WORD_LENGTH, invalid_word, normalise
 from portal.names import is_unstorable, name_problem
 from portal.projects.inspecting import entries
 from portal.projects.models import Project
-from portal.projects.services import require_member
+from portal.projects.services import code_is_gone, lock_code, require_member
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -104,6 +104,7 @@ def submit(
     try:
         with transaction.atomic():
             _check_limits(user, project, submission)
+            lock_code(submission.code)
             job = _create_job(user, project, submission, copied_from)
             for remark in remarks:
                 lifecycle.record(job, remark)
@@ -221,6 +222,8 @@ def check(project: Project, asked: Submission) -> None:
     """Raise Refused for a job that could not run or is not allowed."""
     if asked.code.project_id != project.pk:
         raise Refused("This code version does not belong to this project.", field="code")
+    if asked.code.deleted_at is not None:
+        raise code_is_gone(asked.code)
     if asked.environment.retired:
         raise Refused("This environment is no longer offered. Choose another.", field="environment")
     if asked.environment.project_id not in (None, project.pk):

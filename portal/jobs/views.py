@@ -45,7 +45,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project")
     )
     code = _requested_row(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
-    code = code or (copied.code if copied else None)
+    code = code or (_code_for_copy(copied) if copied else None)
     if code is None:
         return _choose_code(request, user)
     env_vars = permissions.env_vars_for(user, copied) if copied else None
@@ -69,6 +69,14 @@ def new(request: HttpRequest) -> HttpResponseBase:
     return _show_form(request, user, form, copied)
 
 
+def _code_for_copy(copied: Job) -> CodeVersion | None:
+    """Return the code of a job, or the newest of its project where that was deleted."""
+    if copied.code.deleted_at is None:
+        return copied.code
+    newest: CodeVersion | None = copied.project.code_versions.select_related("project").first()
+    return newest
+
+
 def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | None, **changes: Any) -> HttpResponse:
     """Show the form. ``changes``: ``installed``, an environment that was just made, or ``install_problem``, why none was;
     ``line``, the command line that the form's values replace, and ``notes`` on what is not as the line has it."""
@@ -78,6 +86,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
         "form": form,
         "code": code,
         "copied": copied,
+        "code_gone": copied.code if copied and copied.code.deleted_at and "code" not in request.GET else None,
         "newest": newest if newest and newest.pk != code.pk else None,
         "may_submit": may_submit(role_of(user, code.project)),
         "warnings": warnings_for(code, *_asked_gpus(form.shown), form.chosen_environment, form.environments),

@@ -187,8 +187,8 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
     parser_classes = [MultiPartParser, RawFile, Json]
 
     def get_queryset(self) -> QuerySet[CodeVersion]:
-        rows = CodeVersion.objects.filter(project=self.project).select_related("created_by", "origin")
-        return rows.light() if self.action == "list" else rows
+        rows = CodeVersion.objects.light() if self.action == "list" else CodeVersion.objects.all()
+        return rows.filter(project=self.project).select_related("created_by", "origin")
 
     def get_serializer_class(self) -> type[BaseSerializer[CodeVersion]]:
         return CodeVersionSerializer if self.action == "list" else CodeVersionDetailSerializer

@@ -8,6 +8,7 @@ from django.db import models
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.projects.deletable import Deletable
 
 Viewer = User | AnonymousUser
 """The user of a request: pages and WebSockets pass ``request.user`` unchanged."""
@@ -23,7 +24,17 @@ class ProjectQuerySet(models.QuerySet["Project"]):
         return self.filter(pk__in=Membership.objects.filter(user=user).values("project_id"))
 
 
-class Project(models.Model):
+class PresentProjects(models.Manager["Project"]):
+    """The projects that are not in the trash."""
+
+    def get_queryset(self) -> ProjectQuerySet:
+        return ProjectQuerySet(self.model, using=self._db).filter(deleted_at=None)
+
+    def visible_to(self, user: Viewer) -> ProjectQuerySet:
+        return self.get_queryset().visible_to(user)
+
+
+class Project(Deletable):
     name = models.CharField(max_length=80)
     description = models.TextField(blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
@@ -34,9 +45,10 @@ class Project(models.Model):
     max_space_gib = models.PositiveIntegerField(null=True, blank=True)
     """How much the portal may store of it; None means no limit."""
 
-    objects = ProjectQuerySet.as_manager()
+    objects = PresentProjects()
+    with_deleted = ProjectQuerySet.as_manager()
 
-    class Meta:
+    class Meta(Deletable.Meta):
         ordering = ["-created_at", "-id"]
 
     def __str__(self) -> str:
@@ -73,7 +85,20 @@ class CodeVersionQuerySet(models.QuerySet["CodeVersion"]):
         return self.defer("files", "guess")
 
 
-class CodeVersion(models.Model):
+class PresentVersions(models.Manager["CodeVersion"]):
+    """The versions that are not in the trash. ``job.code`` finds the others too."""
+
+    def get_queryset(self) -> CodeVersionQuerySet:
+        return CodeVersionQuerySet(self.model, using=self._db).filter(deleted_at=None)
+
+    def visible_to(self, user: Viewer) -> CodeVersionQuerySet:
+        return self.get_queryset().visible_to(user)
+
+    def light(self) -> CodeVersionQuerySet:
+        return self.get_queryset().light()
+
+
+class CodeVersion(Deletable):
     """One immutable upload. Its content is stored once, under its hash, as a tar of validated regular files."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="code_versions")
@@ -97,11 +122,15 @@ class CodeVersion(models.Model):
     is_new = True
     """False in the answer to an upload whose content equals this version, which was there before. Not stored."""
 
-    objects = CodeVersionQuerySet.as_manager()
+    objects = PresentVersions()
+    with_deleted = CodeVersionQuerySet.as_manager()
 
-    class Meta:
+    class Meta(Deletable.Meta):
         ordering = ["-number"]
-        constraints = [models.UniqueConstraint(fields=["project", "number"], name="code_version_number_once")]
+        constraints = [
+            *Deletable.Meta.constraints,
+            models.UniqueConstraint(fields=["project", "number"], name="code_version_number_once"),
+        ]
 
     def __str__(self) -> str:
         return f"version {self.number}"

@@ -307,7 +307,7 @@ def _new_version(
     user: User, project: Project, stored: archive.StoredUpload, guess: dict[str, Any], upload_name: str, note: str
 ) -> CodeVersion:
     """Create the version with the next number. The project must be locked."""
-    last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
+    last = CodeVersion.with_deleted.filter(project=project).aggregate(last=Max("number"))["last"] or 0
     return CodeVersion.objects.create(
         project=project,
         number=last + 1,
@@ -318,6 +318,20 @@ def _new_version(
         upload_name=_one_line(upload_name),
         note=_one_line(note),
         created_by=user,
+    )
+
+
+def lock_code(version: CodeVersion) -> None:
+    """Lock a code version until the transaction ends, so that it is not deleted meanwhile. Raises Refused if it is deleted."""
+    if not CodeVersion.objects.select_for_update(of=("self",), no_key=True).filter(pk=version.pk).exists():
+        raise code_is_gone(version)
+
+
+def code_is_gone(version: CodeVersion) -> Refused:
+    return Refused(
+        f"Version {version.number} of the code was deleted. Choose another version, or restore it from the trash.",
+        "conflict",
+        field="code",
     )
 
 

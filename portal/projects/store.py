@@ -1,8 +1,10 @@
 """The store of code versions: one tar for each content, named by its hash, never changed."""
 
+import fcntl
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,8 @@ from portal.projects.models import CodeVersion
 
 FILE_MODE = 0o640
 PIECE_BYTES = 256 * 1024
+SETTLED_SECONDS = 3600.0
+"""An upload names its content in the database long before this: younger files are not deleted."""
 
 
 class MissingError(Exception):
@@ -52,12 +56,35 @@ def keep(file: IO[bytes], sha256: str) -> None:
     """Give an incoming file its final name. The same content may be stored again, also at the same time."""
     os.fchmod(file.fileno(), FILE_MODE)
     os.fsync(file.fileno())
-    Path(file.name).replace(path_of(sha256))
+    with _names_locked():
+        Path(file.name).replace(path_of(sha256))
     handle = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove(sha256: str) -> bool:
+    """Delete a tar that no version names, and return whether it is gone. One that was stored within the last hour stays: the
+    version of an upload may be on its way."""
+    path = path_of(sha256)
+    with _names_locked():
+        try:
+            if path.stat().st_mtime > time.time() - SETTLED_SECONDS:
+                return False
+            path.unlink()
+        except FileNotFoundError:
+            pass
+    return True
+
+
+@contextmanager
+def _names_locked() -> Iterator[None]:
+    """Let files get and lose their names one after the other, in whichever process."""
+    with (folder() / ".names").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:

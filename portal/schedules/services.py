@@ -13,7 +13,7 @@ from portal.jobs.models import Job
 from portal.jobs.spec import FIELDS, ROWS, as_columns, submission_of
 from portal.names import name_problem
 from portal.projects.models import Project
-from portal.projects.services import may_manage, may_submit, require_member, role_of
+from portal.projects.services import lock_code, may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
 from portal.schedules.days import DAYS_SEARCHED
 from portal.schedules.models import Schedule
@@ -63,6 +63,8 @@ def edit(user: User, schedule: Schedule, values: Mapping[str, Any], job: Job | N
         source = row.copied_from
         if not values["newest_code"] and row.code_id is None:
             row.code = source.code if source else row.project.code_versions.first()
+            if row.code is not None:
+                lock_code(row.code)
         elif values["newest_code"]:
             row.code = None
     _take_times(row, values)
@@ -131,6 +133,8 @@ def _take_fields(row: Schedule, job: Job, *, newest_code: bool) -> None:
     row.launcher, row.entry, row.values = job.launcher, job.entry, values
     row.environment, row.copied_from = job.environment, job
     row.code = None if newest_code else job.code
+    if row.code is not None:
+        lock_code(row.code)
     jobs.check(job.project, submission_for(row))
 
 

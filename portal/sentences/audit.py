@@ -463,3 +463,6 @@ simple(
 simple("secret.add", "Secrets", "Secret added", "secret", "{actor} added the {subject}.")
 simple("secret.replace", "Secrets", "Secret replaced", "secret", "{actor} replaced the value of the {subject}.")
 simple("secret.delete", "Secrets", "Secret deleted", "secret", "{actor} deleted the {subject}.")
+
+
+from portal.sentences import audit_deletions  # noqa: E402, F401  it registers its sentences here

@@ -30,6 +30,7 @@ from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.dataset_routes import DATASET_ROUTES, datasets_of
+from tests.laws.deletion_routes import DELETION_ROUTES, deletions_of
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
 from tests.laws.git_routes import GIT_ROUTES, a_repository
 from tests.laws.more_time_routes import MORE_TIME_ROUTES, more_time_of
@@ -97,6 +98,7 @@ def names(world: World) -> dict[str, Any]:
         **a_repository(world),
         **more_time_of(world),
         **trash_of(world),
+        **deletions_of(world),
         **schedules_of(world),
         **secrets_of(world),
         **datasets_of(world),
@@ -153,6 +155,7 @@ TABLE: dict[str, list[Visit]] = {
     **NOTIFICATION_ROUTES,
     **MORE_TIME_ROUTES,
     **TRASH_ROUTES,
+    **DELETION_ROUTES,
     **SCHEDULE_ROUTES,
     **SECRET_ROUTES,
     **DATASET_ROUTES,
@@ -512,7 +515,11 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/projects/{project}/code/", API_IN_PROJECT),
         Visit("POST", "/api/v1/projects/{project}/code/?name=train.py", API_WRITERS, raw=b"print(1)\n"),
     ],
-    "api/v1/projects/<int:project_pk>/code/<int:number>/": [get("/api/v1/projects/{project}/code/1/", API_IN_PROJECT)],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/": [
+        get("/api/v1/projects/{project}/code/1/", API_IN_PROJECT),
+        Visit("DELETE", "/api/v1/projects/{project}/code/1/", "401 404 403 403 409 409"),
+        Visit("DELETE", "/api/v1/projects/{project}/code/{spare_version}/", GONE),
+    ],
     "api/v1/projects/<int:project_pk>/code/<int:number>/files/": [
         get("/api/v1/projects/{project}/code/1/files/", API_IN_PROJECT)
     ],

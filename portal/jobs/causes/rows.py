@@ -146,7 +146,7 @@ def _offers(job: Job) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 def _first_line(code: CodeVersion, path: str) -> str:
     try:
         return store.read_file(code, path, FIRST_LINE_BYTES).decode(errors="replace").partition("\n")[0]
-    except (KeyError, OSError):  # not one of its files, or they are gone
+    except (KeyError, OSError, store.MissingError):  # not one of its files, or they are gone
         return ""
 
 

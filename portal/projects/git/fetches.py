@@ -251,7 +251,7 @@ def _order(fetch: GitFetch) -> dict[str, Any]:
 
 def newest_commit(project: Project) -> VersionCommit | None:
     """Return the commit of the newest code version that was made from one."""
-    rows = VersionCommit.objects.filter(version__project=project).select_related("version")
+    rows = VersionCommit.objects.filter(version__project=project, version__deleted_at=None).select_related("version")
     return rows.order_by("-version__number").first()
 
 
