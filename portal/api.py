@@ -18,6 +18,9 @@ from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
 from portal.deletion.code_api import Code, CodeTrash
+from portal.deletion.environment_api import Environments
+from portal.deletion.persons.api import Erasures, OwnExport
+from portal.deletion.project_api import ProjectDeletion, ProjectTrash
 from portal.environments.api import Builds, Locks
 from portal.environments.host_api import AllowedHosts
 from portal.environments.image_api import Images, Registries
@@ -26,7 +29,6 @@ from portal.forecast.extension_api import AllTimeExtensions, TimeExtensions
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.departure_api import Users
-from portal.jobs.environment_api import Environments
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
@@ -86,6 +88,7 @@ ENVIRONMENT = "environments/<slug:environment_key>/"
 
 v1 = [
     path("me/", Me.as_view(), name="me"),
+    route("me/export/", OwnExport, pages=False, get="export"),
     route("tokens/", Tokens, get="list", post="create"),
     route("tokens/<int:pk>/", Tokens, get="retrieve", delete="destroy"),
     route("secrets/", Secrets, get="list", post="create"),
@@ -99,6 +102,8 @@ v1 = [
     route("users/<int:pk>/deactivate/", Users, post="deactivate"),
     route("users/<int:pk>/make-admin/", Users, post="make_admin"),
     route("users/<int:pk>/make-member/", Users, post="make_member"),
+    route("users/<int:pk>/erasure/", Erasures, pages=False, get="what_breaks", post="erase"),
+    route("users/<int:pk>/export/", Erasures, pages=False, post="export"),
     route("groups/", Groups, get="list", post="create"),
     route("groups/<int:pk>/", Groups, get="retrieve", delete="destroy"),
     route("groups/<int:pk>/members/", Groups, put="set_members"),
@@ -108,6 +113,7 @@ v1 = [
     route("projects/", Projects, get="list", post="create"),
     route("projects/<int:pk>/", Projects, get="retrieve", patch="partial_update", delete="destroy"),
     route("projects/<int:pk>/restore/", Projects, post="restore"),
+    route("projects/<int:pk>/deletion/", ProjectDeletion, pages=False, get="what_breaks", post="delete_project"),
     route("projects/<int:pk>/empty-caches/", Projects, post="empty_caches"),
     route(f"{PROJECT}members/", Members, get="list", post="create"),
     route(f"{PROJECT}members/<str:username>/", Members, patch="partial_update", delete="destroy"),
@@ -167,6 +173,9 @@ v1 = [
     route("trash/", Trash, get="list"),
     route("trash/<int:pk>/", Trash, delete="destroy"),
     route("trash/<int:pk>/restore/", Trash, post="restore"),
+    route("trash/projects/", ProjectTrash, get="list"),
+    route("trash/projects/<int:pk>/", ProjectTrash, delete="destroy"),
+    route("trash/projects/<int:pk>/restore/", ProjectTrash, post="restore"),
     route("trash/code/", CodeTrash, get="list"),
     route("trash/code/<int:pk>/", CodeTrash, delete="destroy"),
     route("trash/code/<int:pk>/restore/", CodeTrash, post="restore"),
@@ -196,6 +205,7 @@ v1 = [
     route("queue/", Queue, get="whole"),
     route("environments/", Environments, get="list", post="create"),
     route("environments/<slug:key>/", Environments, get="retrieve", delete="destroy"),
+    route("environments/<slug:key>/deletion/", Environments, pages=False, get="what_breaks"),
     route("environments/<slug:key>/build/", Environments, post="build"),
     route("images/", Images, get="current", post="create", put="change"),
     route("registries/", Registries, get="list", post="create"),

@@ -12,6 +12,7 @@ app.autodiscover_tasks()
 app.conf.beat_schedule = {
     "tidy": {"task": "portal.scheduler.tasks.tidy", "schedule": 3600.0},
     "trash": {"task": "portal.deletion.tasks.tidy", "schedule": 3600.0},
+    "people": {"task": "portal.deletion.tasks.erase_people", "schedule": 60.0, "options": {"expires": 50}},
     "look": {"task": "portal.usage.tasks.look", "schedule": 60.0},
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
     "idle": {"task": "portal.scheduler.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},

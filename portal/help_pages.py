@@ -6,6 +6,10 @@ OVERVIEW = "index"
 PAGES: dict[str, str] = {
     "deletion": "admin/deletion",
     "deletion:code": "user/projects-and-code#delete-versions",
+    "deletion:environment": "user/environments#the-page-of-an-environment",
+    "deletion:erase-person": "admin/deletion#erase-a-person",
+    "deletion:project": "user/projects-and-code#delete-a-project",
+    "deletion:project-trash": "user/projects-and-code#delete-a-project",
     "deletion:code-trash": "user/projects-and-code#delete-versions",
     "home": "user/first-day#2-look-around",
     "home:walls": "admin/wall-screen",

@@ -74,7 +74,11 @@ def belongings_of(user: User, now: datetime) -> Belongings:
     costs = stop_costs([job.pk for job in running], now)
     active_others = Count("memberships", Q(memberships__user__is_active=True) & ~Q(memberships__user=user))
     alone = list(owned_alone(user).annotate(others=active_others).order_by("name", "pk"))
-    memberships = Membership.objects.filter(user=user).exclude(project__in=alone).select_related("project")
+    memberships = (
+        Membership.objects.filter(user=user, project__deleted_at=None)
+        .exclude(project__in=alone)
+        .select_related("project")
+    )
     return Belongings(
         waiting=[job for job in jobs if job.state in WAITING_STATES],
         running=[(job, cancel_words(costs[job.pk]) if job.pk in costs else "") for job in running],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, DateTimeField, IntegerField, Max, OuterRef, QuerySet, Subquery
+from django.db.models import Count, DateTimeField, IntegerField, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from portal.accounts.models import User
@@ -40,14 +40,16 @@ class Use:
     last: Mapping[int, datetime]
     """When a job last used an environment, by its number."""
     busy: frozenset[int]
-    """The environments of jobs that have not ended."""
+    """The environments of jobs that have not ended or are kept."""
     layers: frozenset[str]
-    """The digests of the layers that containers have."""
+    """The digests of the layers that containers have, and of those with which kept jobs ran."""
 
 
 def current_use() -> Use:
     """Return what jobs use, in three queries."""
     last = Job.objects.order_by().values_list("environment").annotate(last=_last_use())
-    busy = Job.objects.filter(state__in=UNFINISHED_STATES).order_by().values_list("environment", flat=True).distinct()
-    live = Container.objects.exclude(state=ContainerState.EXITED).values_list("spec__layer", flat=True)
+    needing = Job.objects.filter(Q(state__in=UNFINISHED_STATES) | Q(kept=True))
+    busy = needing.order_by().values_list("environment", flat=True).distinct()
+    needed = ~Q(state=ContainerState.EXITED) | Q(attempt__job__kept=True)
+    live = Container.objects.filter(needed).values_list("spec__layer", flat=True)
     return Use(dict(last), frozenset(busy), frozenset(digest for digest in live if digest))

@@ -11,8 +11,7 @@ from django.db.models import Count, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from portal import stale_forms
 from portal.accounts.audit import last_actor
@@ -38,13 +37,11 @@ from portal.lists import (
     page_of_rows,
     quote,
     read_table,
-    return_url,
     saved_views,
     unknown_choice,
 )
 from portal.projects.models import Project
 from portal.projects.services import may_submit, role_of
-from portal.refused import Refused
 from portal.search import any_contains
 
 PAGE_SIZE = 25
@@ -201,17 +198,6 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
 
 def _some_node_has_docker() -> bool:
     return Node.objects.filter(LIVE_NODE, approved_at__isnull=False, runtime=Node.Runtime.DOCKER).exists()
-
-
-@require_POST
-def remove(request: HttpRequest, key: str) -> HttpResponse:
-    row = visible_environment(request, key)
-    try:
-        services.remove(signed_in(request), row, unfinished_jobs_of(row))
-        messages.success(request, f"“{row.title}” is removed: new jobs cannot choose it.")
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect(return_url(request, reverse("jobs:environment", args=[row.key])))
 
 
 # --- for admins --------------------------------------------------------------------------------------------------

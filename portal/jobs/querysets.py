@@ -22,7 +22,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def in_trash_of(self, user: User) -> Self:
         """Return the deleted jobs that the user may restore: their own, those of projects that they own, all for admins."""
-        rows = self.filter(deleted_at__isnull=False, erased_at=None)
+        rows = self.filter(deleted_at__isnull=False, erased_at=None, project__deleted_at=None)
         if user.is_admin:
             return rows
         roles = Membership.objects.filter(user=user)

@@ -53,7 +53,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/<int:pk>/framed/<path:path>", output_views.framed, name="framed"),
     path("environments/", environment_views.environments, name="environments"),
     path("environments/<slug:key>/", environment_views.environment, name="environment"),
-    path("environments/<slug:key>/remove", environment_views.remove, name="remove-environment"),
     path("projects/<int:pk>/environments", environment_views.of_project, name="environments-of-project"),
     path("accounts/secrets/", secret_views.own, name="secrets"),
     path("accounts/secrets/<int:pk>/", secret_views.replace_own, name="secret"),

@@ -99,7 +99,9 @@ def preferences(request: HttpRequest) -> HttpResponse:
     about = {
         "form": form,
         "channels": [(channel, services.is_readable(channel)) for channel in channels],
-        "muted": MutedProject.objects.filter(user=user).select_related("project").order_by("project__name"),
+        "muted": MutedProject.objects.filter(user=user, project__deleted_at=None)
+        .select_related("project")
+        .order_by("project__name"),
         "types": _types_for(user, enabled),
         "mail_works": mail.is_delivered(),
     }

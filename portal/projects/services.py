@@ -323,8 +323,12 @@ def _new_version(
 
 def lock_code(version: CodeVersion) -> None:
     """Lock a code version until the transaction ends, so that it is not deleted meanwhile. Raises Refused if it is deleted."""
-    if not CodeVersion.objects.select_for_update(of=("self",), no_key=True).filter(pk=version.pk).exists():
+    rows = CodeVersion.objects.select_for_update(of=("self",), no_key=True).select_related("project")
+    row = rows.filter(pk=version.pk).first()
+    if row is None:
         raise code_is_gone(version)
+    if row.project.deleted_at is not None:
+        raise Refused("This project was deleted.", "conflict")
 
 
 def code_is_gone(version: CodeVersion) -> Refused:

@@ -23,7 +23,8 @@ EVERY_DAY = "0123456"
 class ScheduleQuerySet(models.QuerySet["Schedule"]):
     def visible_to(self, user: User) -> "ScheduleQuerySet":
         """Return the schedules of the projects that a user may see."""
-        return self if user.is_admin else self.filter(project__in=Project.objects.visible_to(user))
+        rows = self.filter(project__deleted_at=None)
+        return rows if user.is_admin else rows.filter(project__in=Project.objects.visible_to(user))
 
 
 class Schedule(models.Model):

@@ -54,7 +54,7 @@ class RoundResult:
 def run_due(now: datetime | None = None) -> RoundResult:
     """Submit what is due; return how much. May be repeated, and may run at several places at once."""
     now = now or timezone.now()
-    rows = list(Schedule.objects.filter(paused_at=None).order_by("next_run_at", "pk"))
+    rows = list(Schedule.objects.filter(paused_at=None, project__deleted_at=None).order_by("next_run_at", "pk"))
     done = _dates_done(now)
     submitted = left = handled = 0
     for row in rows:
@@ -104,7 +104,7 @@ def _show_next(row: Schedule, now: datetime, done: Collection[date]) -> None:
 def _run(pk: int, day: date, due_at: datetime, now: datetime) -> bool:
     """Handle one day of a schedule; return whether a job was submitted. Raises IntegrityError if the day was handled."""
     row = Schedule.objects.select_for_update(of=("self",)).select_related("owner", "project", "environment").get(pk=pk)
-    if row.paused_at is not None or due_at <= row.since:
+    if row.paused_at is not None or due_at <= row.since or row.project.deleted_at is not None:
         return False
     if row.runs.filter(date=day).exists():
         return False

@@ -1,6 +1,6 @@
 """What the entries of the audit log about deleting and erasing mean."""
 
-from portal.sentences.audit import Phrase, Values, action
+from portal.sentences.audit import Phrase, Values, action, simple
 
 
 def _versions(before: Values, after: Values) -> dict[str, str]:
@@ -24,3 +24,30 @@ def _code_erased(before: Values, after: Values) -> Phrase:
     return Phrase(
         "{actor} had {versions} of the code of {subject} erased before its time in the trash was over.", about
     )
+
+
+@action("project.delete", "Projects", "Project deleted", "project")
+def _project_deleted(before: Values, after: Values) -> Phrase:
+    jobs = int(after["jobs"])
+    return Phrase(
+        "{actor} moved {subject} to the trash, with {jobs}.", {"jobs": "1 job" if jobs == 1 else f"{jobs} jobs"}
+    )
+
+
+simple("project.restore", "Projects", "Project restored", "project", "{actor} restored {subject} from the trash.")
+simple(
+    "project.erase",
+    "Projects",
+    "Project deleted for good",
+    "project",
+    "{actor} had {subject} erased before its time in the trash was over.",
+)
+
+
+@action("user.erase", "Users", "User erased", "user")
+def _person_erased(before: Values, after: Values) -> Phrase:
+    jobs = " with their jobs" if after.get("delete_jobs") else ""
+    return Phrase(f"{{actor}} erased a person{jobs}, who is {{subject}} from now on.")
+
+
+simple("user.export", "Users", "Data exported", "user", "{actor} exported the data of {subject}.")

@@ -208,7 +208,7 @@ def usage(
     days = rollups.daily_sums(first, last, now)
     names, group_names = _names(days.values())
     used_projects = {project for sums in days.values() for _, project in sums.spent}
-    project_names = dict(Project.objects.filter(pk__in=used_projects).values_list("pk", "name")) if days else {}
+    project_names = dict(Project.with_deleted.filter(pk__in=used_projects).values_list("pk", "name")) if days else {}
     may = _line_filter(visibility, by, usage_filter)
     rows: dict[int | date | None, Row] = {}
     by_day: dict[date, Row] = {}

@@ -76,7 +76,11 @@ ENVIRONMENT_ROUTES: dict[str, list[Visit]] = {
         # it is being built now
         post("/environments/{own_environment}/build-again", "302 404 302- 302- 302- 302-"),
     ],
+    "api/v1/environments/<slug:key>/deletion/": [
+        get("/api/v1/environments/{own_environment}/deletion/", API_IN_PROJECT)
+    ],
     "environments/<slug:key>/remove": [
+        get("/environments/{own_environment}/remove", "302 404 302 302 200 200"),
         post("/environments/{environment}/remove", "302 302- 302- 302- 302- 302-"),
         post("/environments/{own_environment}/remove", "302 404 302- 302- 302 302"),
     ],

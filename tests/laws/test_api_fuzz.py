@@ -152,7 +152,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "time_extension_id": known["time_request"],
         "schedule_id": known["schedule"],
         "trash_id": known["deleted"],
-        "trash_code_id": known["deleted_version"],
+        "code_id": known["deleted_version"],
         "retention_rule_id": known["rule"],
         "dataset_id": known["dataset"],
         "version_number": known["draft"] if operation.path.endswith(("/finish/", "/uploads/")) else 1,

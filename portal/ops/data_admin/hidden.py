@@ -14,6 +14,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "auth.group": frozenset({"permissions"}),
     "cluster.jointoken": frozenset({"token_digest"}),
     "cluster.node": frozenset({"token_digest", "next_token_digest", "report_digest"}),
+    "deletion.erasure": frozenset({"names"}),  # of the person who is being erased
     "environments.build": frozenset({"recipe"}),
     "environments.environment": frozenset({"recipe"}),
     "environments.lock": frozenset({"archive_sha256"}),

@@ -112,7 +112,7 @@ def hook(request: HttpRequest, hook: str) -> HttpResponse:
     """
     if request.method != "POST":
         return _answer(405, "error", "Send a push with POST.")
-    source = GitSource.objects.filter(hook=hook).select_related("project", "bound_by").first()
+    source = GitSource.objects.filter(hook=hook, project__deleted_at=None).select_related("project", "bound_by").first()
     secret = keys.unseal(source.sealed_secret) if source is not None else ""
     if source is None or not secret:
         return _refuse_stranger(request, 404, "There is no such webhook.")
