@@ -20,7 +20,7 @@ class Erasure(models.Model):
     """What is done now."""
     done = models.PositiveIntegerField(default=0)
     """Rows and jobs that were changed so far."""
-    finished_at = models.DateTimeField(null=True, blank=True)
+    completed_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["-pk"]

@@ -77,6 +77,9 @@ FIELDS: dict[str, str] = {
     "given_as": "Given as",
     "host_key": "Fingerprint of the host key",
     "fetch": "Number of the fetch",
+    "jobs": "Jobs",
+    "delete_jobs": "With their jobs",
+    "versions": "Versions",
 }
 """By the key of a value, its name on pages."""
 NONE = {"max_gpus": "no limit", "max_queued": "as usual", "max_space_gib": "as usual"}

@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
                 ('started_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('step', models.CharField(blank=True, max_length=40)),
                 ('done', models.PositiveIntegerField(default=0)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('completed_at', models.DateTimeField(blank=True, null=True)),
                 ('by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('user', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='erasure', to=settings.AUTH_USER_MODEL)),
             ],

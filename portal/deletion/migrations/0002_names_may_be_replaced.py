@@ -10,7 +10,7 @@ from django.db.migrations.state import StateApps
 
 guards = importlib.import_module("portal.jobs.migrations.0003_guards")
 
-ERASING = "EXISTS (SELECT 1 FROM deletion_erasure WHERE finished_at IS NULL)"
+ERASING = "EXISTS (SELECT 1 FROM deletion_erasure WHERE completed_at IS NULL)"
 AUDIT = "The audit log is append-only."
 HISTORY = "A job''s history is append-only."
 

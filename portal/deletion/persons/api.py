@@ -29,7 +29,7 @@ class ErasureSerializer(serializers.ModelSerializer[Erasure]):
 
     class Meta:
         model = Erasure
-        fields = ("pseudonym", "delete_jobs", "started_at", "step", "done", "finished_at")
+        fields = ("pseudonym", "delete_jobs", "started_at", "step", "done", "completed_at")
         read_only_fields = fields
 
 

@@ -90,7 +90,7 @@ def _hindrances(user: User) -> list[str]:
     found = []
     if user.is_active:
         found.append(
-            f"{user} can still sign in. Deactivate them first: that page ends their jobs, hands over their projects and "
+            f"{user} can still sign in. Deactivate them first: that page ends their jobs, passes on their projects and "
             "ends their reservations."
         )
     jobs = Job.objects.filter(submitted_by=user, state__in=UNFINISHED_STATES)
@@ -178,7 +178,7 @@ def _remove_belongings(row: User) -> None:
 
 def go_on() -> int:
     """Go on with the erasures that are not finished; return how many are finished now. May be repeated, also after a crash."""
-    return sum(finish(erasure) for erasure in Erasure.objects.filter(finished_at=None).order_by("pk"))
+    return sum(finish(erasure) for erasure in Erasure.objects.filter(completed_at=None).order_by("pk"))
 
 
 def finish(erasure: Erasure) -> bool:
@@ -192,7 +192,7 @@ def finish(erasure: Erasure) -> bool:
         for changed in work:
             erasure.done += changed
             Erasure.objects.filter(pk=erasure.pk).update(done=erasure.done)
-    Erasure.objects.filter(pk=erasure.pk).update(step="", names=[], finished_at=timezone.now())
+    Erasure.objects.filter(pk=erasure.pk).update(step="", names=[], completed_at=timezone.now())
     logger.info("%s is erased", erasure.pseudonym)
     return True
 

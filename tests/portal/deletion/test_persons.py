@@ -103,7 +103,7 @@ class TestErase:
             where = left.find(word)
             assert word in ("HERS",) or where < 0, left[max(0, where - 300) : where + 100]
         erasure = Erasure.objects.get()
-        assert erasure.finished_at and erasure.names == [] and erasure.by == ada
+        assert erasure.completed_at and erasure.names == [] and erasure.by == ada
         zoe.refresh_from_db()
         assert (zoe.username, zoe.is_active, zoe.has_usable_password()) == (erasure.pseudonym, False, False)
         assert client.get("/projects/").status_code == 302
@@ -168,7 +168,7 @@ class TestErase:
             tasks.erase_people()
         assert Erasure.objects.get().names, "the name is needed to go on"
         tasks.erase_people()
-        assert Erasure.objects.get().finished_at and NAME not in everything()
+        assert Erasure.objects.get().completed_at and NAME not in everything()
         assert erasing.start(ada, zoe, Erasure.objects.get().pseudonym, delete_jobs=True) == Erasure.objects.get()
         assert tasks.erase_people() is None and Erasure.objects.count() == 1
 
@@ -268,7 +268,7 @@ class TestCommands:
         with pytest.raises(CommandError, match="exists"):
             call_command("export-person", NAME, str(file))
         with pytest.raises(CommandError, match="no user"):
-            call_command("erase-person", "nobody", "--yes")
+            call_command("erase-person", "no-such-name", "--yes")
         out = io.StringIO()
         with pytest.raises(CommandError, match="Nothing is changed"):
             call_command("erase-person", NAME, "--yes", stdout=out)
