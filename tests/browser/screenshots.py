@@ -45,7 +45,7 @@ PAGES = {
     "delete-code": "/projects/1/code/delete",
     "delete-code-confirm": "/projects/1/code/delete?version=1",
     "delete-project": "/projects/2/delete",
-    "trash": "/trash/code/",
+    "trash-of-code": "/trash/code/",
     "erase-person": "/admin/users/2/erase",
     "notices": "/notices/",
     "notifications": "/accounts/notifications/",

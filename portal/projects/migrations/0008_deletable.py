@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('projects', '0006_fetch_behind_another'),
+        ('projects', '0007_max_space_gib'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
