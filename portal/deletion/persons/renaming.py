@@ -40,7 +40,7 @@ class Place:
 
 
 def in_data(value: Any, old: str, new: str, *, named: bool = False) -> Any:
-    """Return data with the name replaced where a key says that the value is a person."""
+    """Return data with the name replaced where a key states that the value is a person."""
     if isinstance(value, dict):
         return {key: in_data(inner, old, new, named=key in PERSON_KEYS) for key, inner in value.items()}
     if isinstance(value, list):

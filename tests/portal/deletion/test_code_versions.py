@@ -80,7 +80,7 @@ def over() -> None:
 
 
 class TestWhatStays:
-    def test_what_a_job_needs_stays_and_the_page_says_which(self, alice: User, project: Project) -> None:
+    def test_what_a_job_needs_stays_and_the_page_names_them(self, alice: User, project: Project) -> None:
         first, second, third = (upload(alice, project, f"print({number})") for number in range(3))
         waiting = make_job(project, code=first)
         held = make_job(project, code=first, state=JobState.HELD, intent=Job.Intent.HOLD)

@@ -153,7 +153,7 @@ def test_versions_are_numbered_and_named_by_their_content(project: Project, alic
     again = services.store_code(bob, project, script())
     assert [v.number for v in (first, second, again)] == [1, 2, 3]
     assert first.sha256 == again.sha256 != second.sha256
-    assert len(list(store.folder().iterdir())) == 2
+    assert len(list(store.folder().glob("*.tar"))) == 2
     assert first.files[0]["path"] == "train.py"
     assert (first.upload_name, first.note, first.created_by) == ("train.py", "first", alice)
 
