@@ -19,7 +19,7 @@ import pytest
 from tests.system.plain_lab import PlainLab
 from tests.system.product import JOIN_TOKEN, PORTAL_SECRETS, ROOT, running, wait_for
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 SIZE_MIB = int(os.environ.get("DATASET_MIB", "48"))
 PIECE = 8 << 20
