@@ -107,7 +107,12 @@ def _of_jobs(column: str, numbers: Any) -> dict[str, dict[int, int]]:
 
 def _code_by(column: str, **of_versions: Any) -> dict[int, int]:
     found: dict[int, int] = defaultdict(int)
-    rows = CodeVersion.with_deleted.filter(erased_at=None, **of_versions).order_by().values_list(column, "sha256", "size").distinct()
+    rows = (
+        CodeVersion.with_deleted.filter(erased_at=None, **of_versions)
+        .order_by()
+        .values_list(column, "sha256", "size")
+        .distinct()
+    )
     for pk, _, count in rows:
         found[pk] += count
     return found
@@ -119,7 +124,12 @@ def _use(pk: int, name: str, sums: dict[str, dict[int, int]], limit: int | None)
 
 def bytes_of_people(people: Collection[int]) -> int:
     """Return what is stored of the jobs and uploads of some people together, in four queries."""
-    code = CodeVersion.with_deleted.filter(created_by__in=people, erased_at=None).order_by().values("project", "sha256", "size").distinct()
+    code = (
+        CodeVersion.with_deleted.filter(created_by__in=people, erased_at=None)
+        .order_by()
+        .values("project", "sha256", "size")
+        .distinct()
+    )
     of_code = code.aggregate(all=Sum("size"))["all"] or 0
     return int(of_code) + sum(part.bytes_of(submitted_by__in=people) for part in PARTS.values())
 
