@@ -232,7 +232,7 @@ class LimitForm(forms.Form):
         max_value=1 << 24,
         required=False,
         label="Space on the portal, in GiB",
-        help_text="For code, outputs, checkpoints and logs. Empty: the default of the lab for a user, no limit for a group.",
+        help_text="For code, datasets, outputs, checkpoints and logs. Empty: the default of the lab for a user, no limit for a group.",
     )
     soft = forms.BooleanField(
         required=False,
@@ -285,6 +285,6 @@ class LabSettingsForm(forms.Form):
         min_value=1,
         max_value=1 << 24,
         label="Space of each user on the portal, in GiB",
-        help_text="Whoever has more code, outputs, checkpoints and logs stored submits no new jobs until some are deleted. Users "
-        "with a limit of their own have that instead. Empty: no limit.",
+        help_text="Whoever has more code, datasets, outputs, checkpoints and logs stored submits no new jobs until some are deleted. "
+        "Users with a limit of their own have that instead. Empty: no limit.",
     )

@@ -27,6 +27,9 @@ class SpaceSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField(source="number")
     name = serializers.CharField()
     code = serializers.IntegerField(source="parts.code", help_text="Code that several versions share counts once.")
+    datasets = serializers.IntegerField(
+        source="parts.datasets", help_text="All versions. Files that versions share count in each."
+    )
     outputs = serializers.IntegerField(source="parts.outputs")
     checkpoints = serializers.IntegerField(source="parts.checkpoints")
     logs = serializers.IntegerField(source="parts.logs")

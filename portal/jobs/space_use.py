@@ -19,11 +19,12 @@ from portal.jobs.models import Job
 from portal.jobs.stored import PARTS
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
+from portal.storage.models import DatasetVersion
 from portal.ui import size
 
 GIB = 1 << 30
-CODE = "code"
-KINDS = {CODE: "Code", "outputs": "Outputs", "checkpoints": "Checkpoints", "logs": "Logs"}
+CODE, DATASETS = "code", "datasets"
+KINDS = {CODE: "Code", DATASETS: "Datasets", "outputs": "Outputs", "checkpoints": "Checkpoints", "logs": "Logs"}
 """What is counted, by key, with its title."""
 NEARLY_FULL = 0.8
 """Whoever stores more than this part of a limit is warned."""
@@ -82,19 +83,21 @@ class SpaceUse:
 
 
 def space_of_projects(projects: QuerySet[Project]) -> list[SpaceUse]:
-    """Return what is stored of each project, in five queries."""
+    """Return what is stored of each project, in six queries."""
     numbers = projects.order_by().values("pk")
     sums = _of_jobs("project", numbers)
     sums[CODE] = _code_by("project", project__in=numbers)
+    sums[DATASETS] = _datasets_by("dataset__project", dataset__project__in=numbers)
     rows = projects.values_list("pk", "name", "max_space_gib")
     return [_use(pk, name, sums, limit) for pk, name, limit in rows]
 
 
 def space_of_people(people: QuerySet[User]) -> list[SpaceUse]:
-    """Return what is stored of the jobs and uploads of each person, in seven queries."""
+    """Return what is stored of the jobs and uploads of each person, in eight queries."""
     numbers = people.order_by().values("pk")
     sums = _of_jobs("submitted_by", numbers)
     sums[CODE] = _code_by("created_by", created_by__in=numbers)
+    sums[DATASETS] = _datasets_by("dataset__owner", dataset__owner__in=numbers)
     limits = dict(Limit.objects.filter(user__in=numbers).values_list("user", "max_space_gib"))
     usual = LabSettings.current().max_space_gib
     rows = people.values_list("pk", "username")
@@ -118,12 +121,18 @@ def _code_by(column: str, **of_versions: Any) -> dict[int, int]:
     return found
 
 
+def _datasets_by(column: str, **of_versions: Any) -> dict[int, int]:
+    """Return the bytes of the versions of datasets. Files that versions share are stored once, and count in each."""
+    rows = DatasetVersion.objects.filter(**of_versions).order_by().values_list(column)
+    return dict(rows.annotate(all=Sum("size")))
+
+
 def _use(pk: int, name: str, sums: dict[str, dict[int, int]], limit: int | None) -> SpaceUse:
     return SpaceUse(pk, name, {key: sums[key].get(pk, 0) for key in KINDS}, limit)
 
 
 def bytes_of_people(people: Collection[int]) -> int:
-    """Return what is stored of the jobs and uploads of some people together, in four queries."""
+    """Return what is stored of the jobs and uploads of some people together, in five queries."""
     code = (
         CodeVersion.with_deleted.filter(created_by__in=people, erased_at=None)
         .order_by()
@@ -131,7 +140,8 @@ def bytes_of_people(people: Collection[int]) -> int:
         .distinct()
     )
     of_code = code.aggregate(all=Sum("size"))["all"] or 0
-    return int(of_code) + sum(part.bytes_of(submitted_by__in=people) for part in PARTS.values())
+    data = DatasetVersion.objects.filter(dataset__owner__in=people).aggregate(all=Sum("size"))["all"] or 0
+    return int(of_code + data) + sum(part.bytes_of(submitted_by__in=people) for part in PARTS.values())
 
 
 def largest_jobs(**of_jobs: Any) -> list[tuple[Job, int]]:

@@ -18,6 +18,7 @@ from portal.jobs.models import Job
 from portal.jobs.spec import Submission
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
+from portal.storage.models import Dataset, DatasetVersion
 from tests.portal.jobs.retention.test_services import ended
 from tests.portal.jobs_world import make_code, make_environment, make_project, make_user
 
@@ -83,6 +84,18 @@ class TestSums:
         assert together == found["alice"].total + found["bob"].total
         assert [job.pk for job, _ in space_use.largest_jobs(project=project)] == [mine.pk, other.pk]
 
+    def test_datasets_count_for_their_owner_and_their_project(self, alice: User, project: Project) -> None:
+        bob = make_user("bob")
+        dataset = Dataset.objects.create(name="digits", owner=bob, project=project)
+        for number, size in enumerate((1000, 1500), 1):
+            DatasetVersion.objects.create(
+                dataset=dataset, number=number, state="ready", sha256=f"{number:064}", size=size, created_by=alice
+            )
+        [used] = space_use.space_of_projects(Project.objects.filter(pk=project.pk))
+        [owner] = space_use.space_of_people(User.objects.filter(pk=bob.pk))
+        assert used.parts["datasets"] == owner.parts["datasets"] == 2500
+        assert space_use.bytes_of_people([bob.pk]) == 2500
+
     def test_queries_do_not_grow_with_what_is_listed(self, alice: User, project: Project) -> None:
         def queries() -> int:
             with CaptureQueriesContext(connection) as found:
@@ -99,9 +112,15 @@ class TestSums:
         assert queries() == before
 
     def test_pieces_of_a_bar_are_in_proportion(self) -> None:
-        use = space_use.SpaceUse(1, "x", {"code": 10, "outputs": 30, "checkpoints": 0, "logs": 60})
-        assert [(piece.start, piece.length) for piece in use.pieces(200)] == [(0, 5), (5, 15), (20, 0), (20, 30)]
-        assert [piece.length for piece in space_use.SpaceUse(1, "x", dict.fromkeys(use.parts, 0)).pieces(0)] == [0] * 4
+        use = space_use.SpaceUse(1, "x", {"code": 10, "datasets": 0, "outputs": 30, "checkpoints": 0, "logs": 60})
+        assert [(piece.start, piece.length) for piece in use.pieces(200)] == [
+            (0, 5),
+            (5, 0),
+            (5, 15),
+            (20, 0),
+            (20, 30),
+        ]
+        assert [piece.length for piece in space_use.SpaceUse(1, "x", dict.fromkeys(use.parts, 0)).pieces(0)] == [0] * 5
 
 
 class TestLimits:
