@@ -131,11 +131,13 @@ def test_an_expired_form_leads_to_no_other_site(path: str) -> None:
 
 
 def test_a_double_click_sends_no_form_twice(settings: Any) -> None:
-    """A form is sent once, or asks before it is sent. Scripts send uploads, and signing out twice is no harm."""
+    """A form is sent once, or asks before it is sent. Scripts send uploads; a download or signing out twice is no harm."""
     found = []
     for path in Path(settings.BASE_DIR, "templates").rglob("*.html"):
         for form in re.findall(r"<form\b(?:\{%.*?%\}|\{\{.*?\}\}|[^>])*>", path.read_text(), re.DOTALL):
-            is_safe = any(name in form for name in ("data-once", "data-confirm=", "data-upload", "data-sign-out"))
+            is_safe = any(
+                name in form for name in ("data-once", "data-confirm=", "data-upload", "data-download", "data-sign-out")
+            )
             if 'method="post"' in form and not is_safe:
                 found.append(f"{path.name}: {form}")
     assert not found

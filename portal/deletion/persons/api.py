@@ -19,7 +19,7 @@ from portal.deletion.persons import erasing
 from portal.deletion.persons.views import export_of
 from portal.rest import KnownParameters, refusals, validated
 
-ZIP = {(200, "application/zip"): OpenApiTypes.BINARY}
+ZIP = {(200, "application/octet-stream"): OpenApiTypes.BINARY}
 
 
 class ErasureSerializer(serializers.ModelSerializer[Erasure]):

@@ -41,7 +41,7 @@ STEPS = (1.0, 2.0, 3.0, 4.0)
 """Seconds between two rounds."""
 PERIOD_SECONDS = 8
 """Of the scheduler, when nothing notifies it: turns are most of the work of a run."""
-TIMED = ("program", "actions", "loops", "machine", "log_shipper", "outputs", "checkpoints", "disk_watch")
+TIMED = ("program", "actions", "loops", "machine", "log_shipper", "outputs", "checkpoints", "leftovers")
 Answer = TypeVar("Answer")
 Story = Callable[["Lab"], Iterator[Callable[[], object]]]
 """After each part, what it waits for."""

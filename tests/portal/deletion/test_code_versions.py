@@ -282,10 +282,9 @@ class TestErase:
         assert code_versions.erase_due() == 1
 
 
+@pytest.mark.postgres  # SQLite writes one at a time
 @pytest.mark.django_db(transaction=True)
 def test_of_a_submission_and_a_deletion_at_the_same_moment_one_is_refused(alice: User, project: Project) -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("SQLite writes one at a time")
     code = upload(alice, project, "print(1)")
     asked = submission_of(make_job(project, code=code, launcher="command", entry="python train.py", state="CANCELLED",
                                    finished_at=timezone.now()))  # fmt: skip

@@ -373,7 +373,7 @@ def test_who_may_build_again_cancel_and_remove(lab: Lab) -> None:
 def test_an_environment_that_a_job_needs_is_not_removed(lab: Lab) -> None:
     world.make_job(lab.project, environment=lab.mine)
     page = text_of(lab.post(lab.alice, f"/environments/{lab.mine.key}/remove", follow=True))
-    assert "1 job that has not ended uses it" in page
+    assert "has not ended" in page
     lab.mine.refresh_from_db()
     assert not lab.mine.retired
 
