@@ -19,7 +19,7 @@ from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
 from portal.deletion.code_api import Code, CodeTrash
 from portal.deletion.environment_api import Environments
-from portal.deletion.persons.api import Erasures, OwnExport
+from portal.deletion.people.api import Erasures, OwnExport
 from portal.deletion.project_api import ProjectDeletion, ProjectTrash
 from portal.environments.api import Builds, Locks
 from portal.environments.host_api import AllowedHosts

@@ -19,7 +19,7 @@ from portal.accounts.models import User
 from portal.deletion.words import MAX_NAMED, jobs_listed, listed, sentence
 from portal.jobs.models import UNFINISHED_STATES, Job
 from portal.projects import store
-from portal.projects.deletable import KEPT_FOR
+from portal.projects.deletable import KEPT_FOR, end_time_in_trash, require_restorable, take_out_of_trash
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import lock, may_manage, may_submit, role_of
 from portal.refused import Refused
@@ -192,10 +192,8 @@ def restore(user: User, version: CodeVersion) -> CodeVersion:
     row = _locked(user, version)
     if row.deleted_at is None:
         return row
-    if row.erase_at is None or row.erase_at <= timezone.now():
-        raise Refused(f"Version {row.number} is being erased and cannot be restored any more.", "conflict")
-    row.deleted_at = row.deleted_by = row.erase_at = None
-    row.save(update_fields=CodeVersion.COLUMNS)
+    require_restorable(row, f"Version {row.number}")
+    take_out_of_trash(row)
     audit(user, "code.restore", *_about(row.project, [row]))
     return row
 
@@ -204,10 +202,7 @@ def restore(user: User, version: CodeVersion) -> CodeVersion:
 def delete_for_good(user: User, version: CodeVersion) -> CodeVersion:
     """Let a version in the trash be erased by the next round of tidying, within the hour."""
     row = _locked(user, version)
-    if row.deleted_at is None:
-        raise Refused("Move the version to the trash first.", "conflict")
-    row.erase_at = min(row.erase_at or timezone.now(), timezone.now())
-    row.save(update_fields=["erase_at"])
+    end_time_in_trash(row, "version")
     audit(user, "code.erase", *_about(row.project, [row]))
     return row
 

@@ -21,7 +21,13 @@ from portal.jobs import trash
 from portal.jobs.models import UNFINISHED_STATES, Job, RetentionRule
 from portal.jobs.stored import Space, space_of
 from portal.notifications.models import Channel, MutedProject, Notice, PrivateProject
-from portal.projects.deletable import KEPT_FOR
+from portal.projects.deletable import (
+    KEPT_FOR,
+    end_time_in_trash,
+    put_in_trash,
+    require_restorable,
+    take_out_of_trash,
+)
 from portal.projects.git.ending import end_open
 from portal.projects.models import CodeVersion, GitFetch, GitSource, Membership, Project
 from portal.projects.services import lock, require_owner
@@ -110,8 +116,7 @@ def delete(user: User, project: Project, typed: str) -> Project:
         raise Refused(" ".join(each.why for each in problems), "conflict")
     now = timezone.now()
     end_open(row.fetches.all(), agents.git_failures.ProjectArchived())
-    row.deleted_at, row.deleted_by, row.erase_at = now, user, now + KEPT_FOR
-    row.save(update_fields=Project.COLUMNS)
+    put_in_trash(row, user, now)
     jobs = Job.objects.filter(project=row, deleted_at=None)
     count = jobs.update(deleted_at=now, deleted_by=user, erase_at=now + KEPT_FOR)
     audit(user, "project.delete", f"project {row.pk} {row.name}", after={"jobs": count})
@@ -136,14 +141,11 @@ def restore(user: User, project: Project) -> Project:
     row = _locked(user, project)
     if row.deleted_at is None:
         return row
-    now = timezone.now()
-    if row.erase_at is None or row.erase_at <= now:
-        raise Refused(f"“{row.name}” is being erased and cannot be restored any more.", "conflict")
+    require_restorable(row, f"“{row.name}”")
     jobs = Job.objects.filter(project=row, deleted_at=row.deleted_at, erased_at=None)
     count = jobs.update(deleted_at=None, deleted_by=None, erase_at=None)
-    Schedule.objects.filter(project=row).update(since=now)  # the days in the trash are not made up for
-    row.deleted_at = row.deleted_by = row.erase_at = None
-    row.save(update_fields=Project.COLUMNS)
+    Schedule.objects.filter(project=row).update(since=timezone.now())  # the days in the trash are not made up for
+    take_out_of_trash(row)
     audit(user, "project.restore", f"project {row.pk} {row.name}", after={"jobs": count})
     return row
 
@@ -152,10 +154,7 @@ def restore(user: User, project: Project) -> Project:
 def delete_for_good(user: User, project: Project) -> Project:
     """Let a project in the trash be erased by the next rounds of tidying."""
     row = _locked(user, project)
-    if row.deleted_at is None:
-        raise Refused("Move the project to the trash first.", "conflict")
-    row.erase_at = min(row.erase_at or timezone.now(), timezone.now())
-    row.save(update_fields=["erase_at"])
+    end_time_in_trash(row, "project")
     audit(user, "project.erase", f"project {row.pk} {row.name}")
     return row
 

@@ -3,7 +3,7 @@
 from celery import shared_task
 
 from portal.deletion import code_versions, projects
-from portal.deletion.persons import erasing
+from portal.deletion.people import erasing
 
 
 @shared_task(ignore_result=True)

@@ -1,7 +1,7 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
 from portal.deletion import code_views, environment_views, project_views
-from portal.deletion.persons import views as person_views
+from portal.deletion.people import views as person_views
 
 app_name = "deletion"
 urlpatterns: list[URLPattern | URLResolver] = [

@@ -24,6 +24,7 @@ from portal.jobs.queue import may_see_queue
 from portal.jobs.spec import WORD_LISTS, label_of
 from portal.lists import MAX_COUNTED as MAX_ROWS
 from portal.lists import page_of_rows, read_table, return_url, saved_views
+from portal.projects.deletable import KEPT_FOR
 from portal.projects.models import Project
 from portal.refused import Refused
 
@@ -126,7 +127,7 @@ ACTIONS = {
     "hold": Action(services.hold, "are on hold", "is on hold"),
     "release": Action(services.release, "are queued again", "is queued again"),
     "retry": Action(services.retry, "were submitted again, as copies", "was submitted again, as a copy"),
-    "delete": Action(trash.delete, *(f"{verb} in the trash for {trash.KEPT_FOR.days} days" for verb in ("are", "is"))),
+    "delete": Action(trash.delete, *(f"{verb} in the trash for {KEPT_FOR.days} days" for verb in ("are", "is"))),
 }
 
 

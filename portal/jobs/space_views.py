@@ -15,9 +15,9 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.generics import Paginator
 from portal.jobs import space_use
 from portal.jobs.space_use import KINDS, MAX_SPACE_GIB, SpaceUse
-from portal.jobs.trash import KEPT_FOR
 from portal.lists import Column, Listing, Table, read_table
 from portal.names import search_key
+from portal.projects.deletable import KEPT_FOR
 from portal.projects.models import Project
 from portal.refused import Refused
 

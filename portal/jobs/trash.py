@@ -5,7 +5,6 @@ curves and texts are erased. Its row stays without them, because the GPU time th
 """
 
 import shutil
-from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.utils import timezone
@@ -27,11 +26,10 @@ from portal.jobs.models import (
 )
 from portal.jobs.permissions import require_may_act
 from portal.jobs.stored import PARTS
+from portal.projects.deletable import end_time_in_trash, put_in_trash, require_restorable, take_out_of_trash
 from portal.refused import Refused
 from portal.wake import wake_job_viewers
 
-KEPT_FOR = timedelta(days=14)
-"""How long a deleted job can be restored."""
 MAX_ERASED = 200
 """Jobs of one round of tidying; the next one goes on."""
 MAX_NAMED = 5
@@ -74,15 +72,9 @@ def delete(user: User, job: Job) -> Job:
         return row
     if problem := hindrance(row):
         raise Refused(problem, "conflict")
-    put(row, user, timezone.now())
+    put_in_trash(row, user, timezone.now())
     audit(user, "job.delete", f"job {row.pk}", after={"name": row.name})
     return _recorded(user, row, events.Deleted(str(user)))
-
-
-def put(row: Job, user: User | None, now: datetime) -> None:
-    """Put a locked job that nothing hinders into the trash. ``user`` is None where a rule does it."""
-    row.deleted_at, row.deleted_by, row.erase_at = now, user, now + KEPT_FOR
-    row.save(update_fields=["deleted_at", "deleted_by", "erase_at"])
 
 
 @transaction.atomic
@@ -92,10 +84,8 @@ def restore(user: User, job: Job) -> Job:
     row = lifecycle.get_locked(job.pk)
     if row.deleted_at is None:
         return row
-    if row.erase_at is None or row.erase_at <= timezone.now():
-        raise Refused(f"Job {row.pk} is being erased and cannot be restored any more.", "conflict")
-    row.deleted_at = row.deleted_by = row.erase_at = None
-    row.save(update_fields=["deleted_at", "deleted_by", "erase_at"])
+    require_restorable(row, f"Job {row.pk}")
+    take_out_of_trash(row)
     audit(user, "job.restore", f"job {row.pk}", after={"name": row.name})
     return _recorded(user, row, events.Restored(str(user)))
 
@@ -105,10 +95,7 @@ def delete_for_good(user: User, job: Job) -> Job:
     """Let a job in the trash be erased by the next round of tidying, within the hour."""
     require_may_act(user, job)
     row = lifecycle.get_locked(job.pk)
-    if row.deleted_at is None:
-        raise Refused("Move the job to the trash first.", "conflict")
-    row.erase_at = min(row.erase_at or timezone.now(), timezone.now())
-    row.save(update_fields=["erase_at"])
+    end_time_in_trash(row, "job")
     audit(user, "job.erase", f"job {row.pk}", {"name": row.name})
     return row
 

@@ -16,6 +16,7 @@ from portal.accounts.permissions import signed_in
 from portal.jobs import permissions, trash
 from portal.jobs.models import Job
 from portal.jobs.stored import space_of
+from portal.projects.deletable import KEPT_FOR
 from portal.refused import Refused
 
 PAGE_SIZE = 50
@@ -30,9 +31,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         permissions.require_may_act(user, job)
         if request.method == "POST":
             trash.delete(user, job)
-            messages.success(
-                request, f"Job {job.pk} is in the trash. It can be restored for {trash.KEPT_FOR.days} days."
-            )
+            messages.success(request, f"Job {job.pk} is in the trash. It can be restored for {KEPT_FOR.days} days.")
             return redirect("jobs:list")
     except Refused as refusal:
         messages.error(request, refusal.message)
@@ -43,7 +42,7 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
         "space": space_of(pk=job.pk),
         "files": job.outputs.count(),
         "followers": Job.objects.visible_to(user).filter(after=job, use_outputs=True).count(),
-        "days": trash.KEPT_FOR.days,
+        "days": KEPT_FOR.days,
     }
     return render(request, "jobs/delete.html", about)
 
@@ -54,7 +53,7 @@ def trash_list(request: HttpRequest) -> HttpResponse:
     rows = Job.objects.in_trash_of(signed_in(request)).select_related("project", "submitted_by", "deleted_by")
     rows = rows.annotate(outputs_size=Coalesce(Sum("outputs__size"), 0)).order_by("-deleted_at", "-pk")
     page = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "jobs/trash.html", {"page": page, "days": trash.KEPT_FOR.days, "now": timezone.now()})
+    return render(request, "jobs/trash.html", {"page": page, "days": KEPT_FOR.days, "now": timezone.now()})
 
 
 ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {

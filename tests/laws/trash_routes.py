@@ -5,7 +5,7 @@ from typing import Any
 from django.utils import timezone
 
 from portal.jobs.models import RetentionRule
-from portal.jobs.trash import KEPT_FOR
+from portal.projects.deletable import KEPT_FOR
 from tests.laws.people import World, make_job
 from tests.laws.route_words import (
     ADMINS,

@@ -17,10 +17,11 @@ from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
-from portal.jobs import checkpoints, events, lifecycle, outputs, trash
+from portal.jobs import checkpoints, events, lifecycle, outputs
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Container, ContainerState, Job
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS, RetentionRule
 from portal.jobs.stored import OUTPUTS, PARTS
+from portal.projects.deletable import put_in_trash
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused
@@ -184,7 +185,7 @@ def clean(job: Job, rule: RetentionRule, now: datetime) -> bool:
             folders = PARTS[rule.part].folders(row)
             PARTS[rule.part].delete_rows(row)
         else:
-            trash.put(row, None, now)
+            put_in_trash(row, None, now)
         lifecycle.record(row, events.CleanedUp(rule.part, rule.days))
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

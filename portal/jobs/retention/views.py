@@ -18,7 +18,7 @@ from portal.jobs.models import RetentionRule
 from portal.jobs.retention import services
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS
 from portal.jobs.space_views import PAGE_SIZE, SpaceLimitForm, space_table
-from portal.jobs.trash import KEPT_FOR
+from portal.projects.deletable import KEPT_FOR
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused

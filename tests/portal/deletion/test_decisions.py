@@ -6,8 +6,8 @@ from django.apps import apps
 from django.db import models
 
 from portal.accounts.models import User
-from portal.deletion.persons import renaming
-from portal.deletion.persons.decisions import RELATIONS, TEXTS, Text, with_decision
+from portal.deletion.people import renaming
+from portal.deletion.people.decisions import RELATIONS, TEXTS, Text, with_decision
 
 TEXT_FIELDS = (models.CharField, models.TextField, models.JSONField)
 
@@ -25,7 +25,7 @@ def test_each_relation_to_a_user_is_decided_once() -> None:
     } | {"accounts.User.groups"}
     decided = [each for names in RELATIONS.values() for each in names]
     assert sorted(decided) == sorted(found), (
-        "decide in portal/deletion/persons/decisions.py, and write what erasing does"
+        "decide in portal/deletion/people/decisions.py, and write what erasing does"
     )
 
 
@@ -40,7 +40,7 @@ def test_each_text_is_decided_once() -> None:
         f"{label}.{name}" for label, texts in TEXTS.items() for names in texts.values() for name in names.split()
     ]
     assert sorted(decided) == sorted(found), (
-        "decide in portal/deletion/persons/decisions.py, and write what erasing does"
+        "decide in portal/deletion/people/decisions.py, and write what erasing does"
     )
 
 

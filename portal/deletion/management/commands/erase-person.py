@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.accounts.models import User
 from portal.accounts.people import find_person
-from portal.deletion.persons import erasing
+from portal.deletion.people import erasing
 from portal.refused import Refused
 
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.accounts.models import User
 from portal.accounts.people import find_person
-from portal.deletion.persons import exporting
+from portal.deletion.people import exporting
 from portal.refused import Refused
 
 

@@ -19,7 +19,7 @@ from portal.accounts.audit import audit
 from portal.accounts.models import ApiToken, AuditEntry, User
 from portal.deletion import tasks
 from portal.deletion.models import Erasure
-from portal.deletion.persons import erasing, exporting
+from portal.deletion.people import erasing, exporting
 from portal.jobs import departures, events, lifecycle, logs, trash
 from portal.jobs.models import Job, JobEvent, JobState
 from portal.notifications.models import Notice

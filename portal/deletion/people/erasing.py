@@ -20,12 +20,13 @@ from portal.accounts.services import people
 from portal.cluster import reservations
 from portal.cluster.models import Reservation
 from portal.deletion.models import Erasure
-from portal.deletion.persons import renaming
+from portal.deletion.people import renaming
 from portal.deletion.words import MAX_NAMED, jobs_listed, sentence
 from portal.home.models import SeenFailures
 from portal.jobs import trash
 from portal.jobs.models import UNFINISHED_STATES, IdempotencyKey, Job, TimeExtension
 from portal.notifications.models import Channel, Delivery, MutedProject, Notice, Preferences
+from portal.projects.deletable import put_in_trash
 from portal.projects.models import GitSource, Membership
 from portal.projects.services import owned_alone
 from portal.refused import Refused
@@ -213,7 +214,7 @@ def _erase_jobs(erasure: Erasure) -> Iterator[int]:
                 row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
                 if row.kept or row.state in UNFINISHED_STATES:
                     continue
-                trash.put(row, erasure.by, timezone.now())
+                put_in_trash(row, erasure.by, timezone.now())
                 row.erase_at = timezone.now()
                 row.save(update_fields=["erase_at"])
             trash.erase(row)

@@ -16,7 +16,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.accounts.services import people
 from portal.deletion.models import Erasure
-from portal.deletion.persons import erasing, exporting
+from portal.deletion.people import erasing, exporting
 from portal.downloads import download
 from portal.refused import Refused
 from portal.user_slots import BusyError, UserSlots

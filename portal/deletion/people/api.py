@@ -15,8 +15,8 @@ from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.accounts.services import people
 from portal.deletion.models import Erasure
-from portal.deletion.persons import erasing
-from portal.deletion.persons.views import export_of
+from portal.deletion.people import erasing
+from portal.deletion.people.views import export_of
 from portal.rest import KnownParameters, refusals, validated
 
 ZIP = {(200, "application/octet-stream"): OpenApiTypes.BINARY}
