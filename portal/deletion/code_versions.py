@@ -16,12 +16,12 @@ from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
-from portal.deletion.words import MAX_NAMED, jobs_listed, listed, sentence
+from portal.deletion.words import MAX_NAMED, about_jobs, listed, sentence
 from portal.jobs.models import UNFINISHED_STATES, Job
 from portal.projects import store
 from portal.projects.deletable import KEPT_FOR, end_time_in_trash, require_restorable, take_out_of_trash
 from portal.projects.models import CodeVersion, Membership, Project
-from portal.projects.services import lock, may_manage, may_submit, role_of
+from portal.projects.services import lock, may_delete_code, may_manage, may_submit, role_of
 from portal.refused import Refused
 from portal.schedules.models import Schedule
 
@@ -40,8 +40,11 @@ class Use:
 
     version: CodeVersion
     unfinished: list[int] = field(default_factory=list)
-    """The numbers of jobs that have not ended, a few more than are named."""
+    """The first of the jobs that have not ended."""
+    unfinished_count: int = 0
     kept: list[int] = field(default_factory=list)
+    """The first of the others that are kept."""
+    kept_count: int = 0
     schedules: list[str] = field(default_factory=list)
     """The names of schedules that submit this version."""
     ended: int = 0
@@ -66,10 +69,9 @@ class Use:
             return f"{NOT_YOURS}."
         found = []
         if self.unfinished:
-            verb = "has" if len(self.unfinished) == 1 else "have"
-            found.append(f"{jobs_listed(self.unfinished)} {verb} not ended")
+            found.append(about_jobs(self.unfinished, self.unfinished_count, "has not ended", "have not ended"))
         if self.kept:
-            found.append(f"{jobs_listed(self.kept)} {'is' if len(self.kept) == 1 else 'are'} kept")
+            found.append(about_jobs(self.kept, self.kept_count, "is kept", "are kept"))
         if self.schedules:
             one = len(self.schedules) == 1
             found.append(
@@ -92,24 +94,19 @@ class Result:
     refused: list[Use]
 
 
-def may_delete(user: User, version: CodeVersion) -> bool:
-    """Return whether a user may delete a version: who uploaded it, owners of the project, and admins."""
-    role = role_of(user, version.project)
-    return may_manage(role) or (may_submit(role) and version.created_by_id == user.pk)
-
-
 def uses_of(user: User, project: Project, versions: Iterable[CodeVersion]) -> list[Use]:
     """Return what needs each of these versions of a project, in their order and in a constant number of queries."""
     role = role_of(user, project)
     uses = {row.pk: Use(row) for row in versions}
     for use in uses.values():
-        use.forbidden = not (may_manage(role) or (may_submit(role) and use.version.created_by_id == user.pk))
+        use.forbidden = not may_delete_code(user, use.version, role)
     jobs = Job.objects.filter(code__in=uses, deleted_at=None)
-    needing = jobs.filter(Q(state__in=UNFINISHED_STATES) | Q(kept=True))
-    place = Window(RowNumber(), partition_by=[F("code"), F("kept")], order_by=F("pk").asc())
-    some = needing.annotate(place=place).filter(place__lte=MAX_NAMED + 1).order_by("pk")
-    for code, number, state in some.values_list("code", "pk", "state"):
-        (uses[code].unfinished if state in UNFINISHED_STATES else uses[code].kept).append(number)
+    for code, number, count in _first_of_each(jobs.filter(state__in=UNFINISHED_STATES)):
+        uses[code].unfinished.append(number)
+        uses[code].unfinished_count = count
+    for code, number, count in _first_of_each(jobs.filter(kept=True).exclude(state__in=UNFINISHED_STATES)):
+        uses[code].kept.append(number)
+        uses[code].kept_count = count
     ended = jobs.exclude(state__in=UNFINISHED_STATES).order_by().values_list("code").annotate(number=Count("pk"))
     for code, number in ended:
         uses[code].ended = number
@@ -124,6 +121,14 @@ def uses_of(user: User, project: Project, versions: Iterable[CodeVersion]) -> li
         for use in uses.values():
             use.leaves_none = newest
     return list(uses.values())
+
+
+def _first_of_each(jobs: QuerySet[Job]) -> Iterable[tuple[int, int, int]]:
+    """Return the first jobs of each code version: its key, the number of a job, and how many jobs the version has."""
+    place = Window(RowNumber(), partition_by=F("code"), order_by=F("pk").asc())
+    count = Window(Count("pk"), partition_by=F("code"))
+    rows = jobs.annotate(place=place, count=count).filter(place__lte=MAX_NAMED).order_by("pk")
+    return rows.values_list("code", "pk", "count")
 
 
 def unused(user: User, project: Project) -> list[CodeVersion]:
@@ -210,7 +215,7 @@ def delete_for_good(user: User, version: CodeVersion) -> CodeVersion:
 def _locked(user: User, version: CodeVersion) -> CodeVersion:
     rows = CodeVersion.with_deleted.select_for_update(of=("self",)).select_related("project")
     row: CodeVersion = rows.get(pk=version.pk)
-    if row.project.deleted_at is not None or not may_delete(user, row):
+    if row.project.deleted_at is not None or not may_delete_code(user, row, role_of(user, row.project)):
         raise Refused(f"{NOT_YOURS}, or restore it.", "forbidden")
     return row
 

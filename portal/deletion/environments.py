@@ -3,13 +3,12 @@
 It is hidden from new jobs; its row stays, since jobs refer to it, and its packages are deleted once no job needs them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.db import transaction
 
 from portal.accounts.models import User
-from portal.deletion.words import MAX_NAMED, jobs_listed, listed, sentence
+from portal.deletion.words import about_jobs, first_of, listed, sentence
 from portal.environments import services
 from portal.environments.models import Environment
 from portal.jobs.models import UNFINISHED_STATES, Job
@@ -37,24 +36,14 @@ def use_of(environment: Environment) -> Use:
         (jobs.filter(state__in=UNFINISHED_STATES), "has not ended", "have not ended"),
         (jobs.filter(kept=True), "is kept", "are kept"),
     ):
-        if count := rows.count():
-            numbers = list(rows.order_by("pk").values_list("pk", flat=True)[:MAX_NAMED])
-            found.append(sentence(f"{jobs_listed(numbers, count)} {one if count == 1 else many}"))
-    uses: tuple[tuple[list[str], Callable[[str], str]], ...] = (
-        (
-            list(
-                Schedule.objects.filter(environment=environment, project__deleted_at=None).values_list(
-                    "name", flat=True
-                )
-            ),
-            lambda names: f"schedules submit jobs with it: {names}",
-        ),
-        (
-            list(environment.extended_by.filter(retired=False).values_list("title", flat=True)),
-            lambda names: f"environments add packages to it: {names}",
-        ),
-    )
-    found += [sentence(words(listed(names))) for names, words in uses if names]
+        numbers, count = first_of(rows)
+        if count:
+            found.append(sentence(about_jobs(numbers, count, one, many)))
+    schedules = Schedule.objects.filter(environment=environment, project__deleted_at=None)
+    if names := list(schedules.values_list("name", flat=True)):
+        found.append(sentence(f"schedules submit jobs with it: {listed(names)}"))
+    if titles := list(environment.extended_by.filter(retired=False).values_list("title", flat=True)):
+        found.append(sentence(f"environments add packages to it: {listed(titles)}"))
     same = Environment.objects.filter(recipe=environment.recipe, retired=False).exclude(pk=environment.pk)
     shared = not environment.recipe or same.exists()
     return Use(found, jobs.exclude(state__in=UNFINISHED_STATES).count(), 0 if shared else _bytes_of(environment))

@@ -15,7 +15,7 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.deletion import code_versions
-from portal.deletion.words import MAX_NAMED, jobs_listed, sentence
+from portal.deletion.words import about_jobs, first_of, sentence
 from portal.environments.models import AllowedHost
 from portal.jobs import trash
 from portal.jobs.models import UNFINISHED_STATES, Job, RetentionRule
@@ -79,10 +79,9 @@ def hindrances(project: Project) -> list[Hindrance]:
         (jobs.filter(kept=True), "is kept: choose “Stop keeping” first", "are kept: choose “Stop keeping” first"),
         (elsewhere, "of another project starts after a job of this one", "of other projects start after jobs of this one"),
     ):  # fmt: skip
-        if count := rows.count():
-            numbers = list(rows.order_by("pk").values_list("pk", flat=True)[:MAX_NAMED])
-            words = f"{jobs_listed(numbers, count)} {one if count == 1 else many}"
-            found.append(Hindrance(sentence(words), numbers))
+        numbers, count = first_of(rows)
+        if count:
+            found.append(Hindrance(sentence(about_jobs(numbers, count, one, many)), numbers))
     return found
 
 

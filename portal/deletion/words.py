@@ -1,8 +1,11 @@
-"""Lists of numbers and names in sentences."""
+"""Lists of numbers and names in sentences, and sentences about jobs."""
 
 from collections.abc import Sequence
 
+from django.db.models import QuerySet
 from django.utils.text import get_text_list
+
+from portal.jobs.models import Job
 
 MAX_NAMED = 5
 
@@ -19,6 +22,16 @@ def jobs_listed(numbers: Sequence[int], count: int | None = None) -> str:
     """Return ``job 3``, or ``jobs 3, 4 and 2 others``."""
     total = len(numbers) if count is None else count
     return f"{'job' if total == 1 else 'jobs'} {listed(numbers, total)}"
+
+
+def about_jobs(numbers: Sequence[int], count: int, one: str, many: str) -> str:
+    """Return what holds for ``count`` jobs, of which these are the first: ``jobs 3 and 4 have not ended``."""
+    return f"{jobs_listed(numbers, count)} {one if count == 1 else many}"
+
+
+def first_of(rows: QuerySet[Job]) -> tuple[list[int], int]:
+    """Return the numbers of the jobs that a sentence names, and how many there are."""
+    return list(rows.order_by("pk").values_list("pk", flat=True)[:MAX_NAMED]), rows.count()
 
 
 def sentence(text: str) -> str:

@@ -151,8 +151,7 @@ def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "version": found,
         "project": found.project,
         "may_submit": services.may_submit(role) and found.project.archived_at is None,
-        "may_delete": services.may_manage(role)
-        or (services.may_submit(role) and found.created_by_id == signed_in(request).pk),
+        "may_delete": services.may_delete_code(signed_in(request), found, role),
         "items": items[:MAX_ENTRIES_SHOWN],
         "hidden_items": max(0, len(items) - MAX_ENTRIES_SHOWN),
         "above": [("/".join(above[: end + 1]), part) for end, part in enumerate(above)],

@@ -52,6 +52,11 @@ def may_manage(role: Role | None) -> bool:
     return role is not None and _ROLE_LEVEL[role] >= _ROLE_LEVEL[Role.OWNER]
 
 
+def may_delete_code(user: User, version: CodeVersion, role: Role | None) -> bool:
+    """Return whether a user with a role in the project may delete a version: who uploaded it, owners, and admins."""
+    return may_manage(role) or (may_submit(role) and version.created_by_id == user.pk)
+
+
 def require_member(user: Viewer, project: Project) -> None:
     if not may_submit(role_of(user, project)):
         raise Refused(f"Only members of “{project.name}” may do that. Ask one of its owners.", "forbidden")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from axes.models import AccessAttempt, AccessFailureLog, AccessLog
 from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.models import Session
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
@@ -21,7 +21,7 @@ from portal.cluster import reservations
 from portal.cluster.models import Reservation
 from portal.deletion.models import Erasure
 from portal.deletion.people import renaming
-from portal.deletion.words import MAX_NAMED, jobs_listed, sentence
+from portal.deletion.words import MAX_NAMED, about_jobs, first_of, sentence
 from portal.home.models import SeenFailures
 from portal.jobs import trash
 from portal.jobs.models import UNFINISHED_STATES, IdempotencyKey, Job, TimeExtension
@@ -65,7 +65,7 @@ def require_may_erase(actor: User | None, user: User) -> None:
     if actor is not None and actor.pk == user.pk:
         raise Refused("You cannot erase yourself. Ask another admin to do it.", "conflict")
     if not people().filter(pk=user.pk).exists():
-        raise Refused(f"{user} is no person: it owns the examples of the portal.", "conflict")
+        raise Refused(f"{user} is not a person: it owns the examples of the portal.", "conflict")
 
 
 def preview_of(user: User) -> Preview:
@@ -94,16 +94,18 @@ def _hindrances(user: User) -> list[str]:
             f"{user} can still sign in. Deactivate them first: that page ends their jobs, passes on their projects and "
             "ends their reservations."
         )
-    jobs = Job.objects.filter(submitted_by=user, state__in=UNFINISHED_STATES)
-    if count := jobs.count():
-        numbers = list(jobs.order_by("pk").values_list("pk", flat=True)[:MAX_NAMED])
-        found.append(
-            sentence(f"{jobs_listed(numbers, count)} {'has' if count == 1 else 'have'} not ended: wait, or cancel")
-        )
+    numbers, count = first_of(Job.objects.filter(submitted_by=user, state__in=UNFINISHED_STATES))
+    if count:
+        one, many = "has not ended: wait, or cancel it", "have not ended: wait, or cancel them"
+        found.append(sentence(about_jobs(numbers, count, one, many)))
     for project in owned_alone(user).order_by("name")[:MAX_NAMED]:
         found.append(f"No one else owns the project “{project.name}”. Make another member an owner, or delete it.")
     if count := reservations.reservations_of(user, timezone.now()).count():
-        found.append(f"{count} active or coming reservation{'s' * (count > 1)} name them. End or hand over.")
+        found.append(
+            "An active or coming reservation names them: end it, or hand it over."
+            if count == 1
+            else f"{count} active or coming reservations name them: end them, or hand them over."
+        )
     return found
 
 
@@ -179,11 +181,18 @@ def _remove_belongings(row: User) -> None:
 
 def go_on() -> int:
     """Go on with the erasures that are not finished; return how many are finished now. May be repeated, also after a crash."""
-    return sum(finish(erasure) for erasure in Erasure.objects.filter(completed_at=None).order_by("pk"))
+    finished = 0
+    for erasure in Erasure.objects.filter(completed_at=None).order_by("pk"):
+        try:
+            finish(erasure)
+            finished += 1
+        except (DatabaseError, OSError):  # one erasure must not keep back the others
+            logger.exception("erasing %s", erasure.pseudonym)
+    return finished
 
 
-def finish(erasure: Erasure) -> bool:
-    """Do all that follows the first step of an erasure, with its progress in the row. Return whether it is finished."""
+def finish(erasure: Erasure) -> None:
+    """Do all that follows the first step of an erasure, with its progress in the row."""
     for step, work in (
         ("sessions", _end_sessions(erasure.user)),
         ("jobs", _erase_jobs(erasure)),
@@ -195,7 +204,6 @@ def finish(erasure: Erasure) -> bool:
             Erasure.objects.filter(pk=erasure.pk).update(done=erasure.done)
     Erasure.objects.filter(pk=erasure.pk).update(step="", names=[], completed_at=timezone.now())
     logger.info("%s is erased", erasure.pseudonym)
-    return True
 
 
 def _end_sessions(user: User) -> Iterator[int]:
@@ -208,7 +216,9 @@ def _end_sessions(user: User) -> Iterator[int]:
 
 def _erase_jobs(erasure: Erasure) -> Iterator[int]:
     """Erase the jobs of a person, if that was chosen, except those that are kept or that another one needs."""
-    while erasure.delete_jobs and (jobs := list(_deletable(erasure.user)[:BATCH])):
+    last = 0
+    while erasure.delete_jobs and (jobs := list(_deletable(erasure.user).filter(pk__gt=last)[:BATCH])):
+        last = jobs[-1].pk
         for job in jobs:
             with transaction.atomic():
                 row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)

@@ -144,7 +144,7 @@ class TestErase:
         departures.deactivate(ada, zoe, departures.Choices(cancel_waiting=False))
         zoe.refresh_from_db()
         found = erasing.preview_of(zoe).hindrances
-        assert f"Job {waiting.pk} has not ended: wait, or cancel." in found
+        assert f"Job {waiting.pk} has not ended: wait, or cancel it." in found
         assert any("No one else owns the project “hers alone”" in each for each in found)
         with pytest.raises(Refused, match="Type the user name"):
             erasing.start(ada, zoe, "zoe", delete_jobs=True)
