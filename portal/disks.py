@@ -12,8 +12,6 @@ from portal.refused import Refused
 
 LOW_PART, LOW_BYTES = 0.1, 50 << 30
 """A disk fills up when less than this part of it is free, and less than so many bytes of a large one."""
-
-
 RESERVE_BYTES = 256 << 20
 """With less than this, logs and outputs wait on their nodes, too: the rest is for a database on the same disk, without which
 jobs could not go on."""
@@ -34,7 +32,7 @@ class Disk:
 
     @property
     def is_full(self) -> bool:
-        """Whether the portal accepts nothing more that would be stored there."""
+        """Whether uploads to it are refused."""
         return self.free < MARGIN_BYTES
 
     @property

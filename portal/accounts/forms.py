@@ -12,6 +12,7 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from portal.accounts import services
+from portal.accounts.limits import MAX_SPACE_GIB
 from portal.accounts.mails import send_reset_mail
 from portal.accounts.models import ApiToken, LabSettings, Limit, User
 from portal.accounts.people import is_name_taken, people_called
@@ -229,7 +230,7 @@ class LimitForm(forms.Form):
     )
     max_space_gib = forms.IntegerField(
         min_value=1,
-        max_value=1 << 24,
+        max_value=MAX_SPACE_GIB,
         required=False,
         label="Space on the portal, in GiB",
         help_text="For code, datasets, outputs, checkpoints and logs. Empty: the default of the lab for a user, no limit for a group.",
@@ -283,7 +284,7 @@ class LabSettingsForm(forms.Form):
     max_space_gib = forms.IntegerField(
         required=False,
         min_value=1,
-        max_value=1 << 24,
+        max_value=MAX_SPACE_GIB,
         label="Space of each user on the portal, in GiB",
         help_text="Whoever has more code, datasets, outputs, checkpoints and logs stored submits no new jobs until some are deleted. "
         "Users with a limit of their own have that instead. Empty: no limit.",

@@ -13,6 +13,8 @@ from portal.accounts.models import Limit, User
 
 DEFAULTS = {"max_gpus": None, "max_queued": None, "max_space_gib": None, "weight": 1.0, "premium": False, "soft": False}
 """The values of a user or a group without a limit."""
+MAX_SPACE_GIB = 1 << 24
+"""The largest limit of stored bytes."""
 
 
 @dataclass(frozen=True, slots=True)

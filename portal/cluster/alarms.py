@@ -102,14 +102,10 @@ def current_alarms(now: datetime | None = None) -> list[Alarm]:
             _node_disk_alarm(node, problem, now)
             for node in rows
             if _seen_at(node) >= heard
-            for problem in disk_problems(node)
+            for problem in node.problems
+            if problem.get("code") in DISK_PROBLEMS
         ),
     ]
-
-
-def disk_problems(node: Node) -> list[dict[str, Any]]:
-    """Return the problems of a node that are disks which fill up or are full."""
-    return [problem for problem in node.problems if problem.get("code") in DISK_PROBLEMS]
 
 
 def _seen_at(node: Node) -> datetime:

@@ -1,12 +1,9 @@
 """The pages that delete code versions, and their trash."""
 
-from collections.abc import Callable
-
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.models import User
@@ -16,6 +13,7 @@ from portal.deletion.words import listed
 from portal.projects.deletable import KEPT_FOR
 from portal.projects.models import CodeVersion, Project
 from portal.projects.services import may_submit, role_of
+from portal.projects.trash_pages import Actions, act_in_trash
 from portal.projects.views import visible_project
 from portal.refused import Refused
 from portal.ui import counted
@@ -89,10 +87,10 @@ def trash(request: HttpRequest) -> HttpResponse:
     """List the deleted versions that the reader may restore, the newest first."""
     rows = code_versions.in_trash_of(signed_in(request)).order_by("-deleted_at", "-pk")
     page = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "deletion/code_trash.html", {"page": page, "days": KEPT_FOR.days, "now": timezone.now()})
+    return render(request, "deletion/code_trash.html", {"page": page, "days": KEPT_FOR.days})
 
 
-ACTIONS: dict[str, tuple[Callable[[User, CodeVersion], CodeVersion], str]] = {
+ACTIONS: Actions[CodeVersion] = {
     "restore": (code_versions.restore, "Version {row.number} of {row.project.name} is restored."),
     "erase": (code_versions.delete_for_good, "Version {row.number} of {row.project.name} is erased within the hour."),
 }
@@ -101,11 +99,5 @@ ACTIONS: dict[str, tuple[Callable[[User, CodeVersion], CodeVersion], str]] = {
 @require_POST
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     """Restore a version from the trash, or let it be erased now."""
-    user = signed_in(request)
-    row = get_object_or_404(code_versions.in_trash_of(user), pk=pk)
-    do, message = ACTIONS[what]
-    try:
-        messages.success(request, message.format(row=do(user, row)))
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("deletion:code-trash")
+    row = get_object_or_404(code_versions.in_trash_of(signed_in(request)), pk=pk)
+    return act_in_trash(request, row, ACTIONS, what, "deletion:code-trash")

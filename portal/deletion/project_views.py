@@ -1,19 +1,16 @@
 """The page that deletes a project, and the trash of projects."""
 
-from collections.abc import Callable
-
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.deletion import projects
 from portal.projects.deletable import KEPT_FOR
 from portal.projects.models import Project
+from portal.projects.trash_pages import Actions, act_in_trash
 from portal.projects.views import owned_project
 from portal.refused import Refused
 
@@ -47,10 +44,10 @@ def trash(request: HttpRequest) -> HttpResponse:
     """List the deleted projects that the reader may restore, the newest first."""
     rows = projects.in_trash_of(signed_in(request)).order_by("-deleted_at", "-pk")
     page = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "deletion/project_trash.html", {"page": page, "days": KEPT_FOR.days, "now": timezone.now()})
+    return render(request, "deletion/project_trash.html", {"page": page, "days": KEPT_FOR.days})
 
 
-ACTIONS: dict[str, tuple[Callable[[User, Project], Project], str]] = {
+ACTIONS: Actions[Project] = {
     "restore": (projects.restore, "“{row.name}” is restored."),
     "erase": (projects.delete_for_good, "“{row.name}” is erased within hours."),
 }
@@ -59,11 +56,5 @@ ACTIONS: dict[str, tuple[Callable[[User, Project], Project], str]] = {
 @require_POST
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     """Restore a project from the trash, or let it be erased now."""
-    user = signed_in(request)
-    row = get_object_or_404(projects.in_trash_of(user), pk=pk)
-    do, message = ACTIONS[what]
-    try:
-        messages.success(request, message.format(row=do(user, row)))
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("deletion:project-trash")
+    row = get_object_or_404(projects.in_trash_of(signed_in(request)), pk=pk)
+    return act_in_trash(request, row, ACTIONS, what, "deletion:project-trash")

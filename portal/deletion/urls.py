@@ -6,7 +6,7 @@ from portal.deletion.people import views as person_views
 app_name = "deletion"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("projects/<int:pk>/code/delete", code_views.delete, name="code"),
-    path("account/export", person_views.export_own, name="export-own"),
+    path("accounts/export/", person_views.export_own, name="export-own"),
     path("admin/users/<int:pk>/export", person_views.export, name="export-person"),
     path("admin/users/<int:pk>/erase", person_views.erase, name="erase-person"),
     path("environments/<slug:key>/remove", environment_views.remove, name="environment"),

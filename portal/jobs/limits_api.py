@@ -10,12 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from portal.accounts.limits import set_limit, visible_limits
+from portal.accounts.limits import MAX_SPACE_GIB, set_limit, visible_limits
 from portal.accounts.models import PeopleQuerySet, User
 from portal.accounts.people import groups_called, only_one
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
-from portal.jobs.space_use import MAX_SPACE_GIB
 from portal.rest import KnownParameters, Pages, refusals, validated
 
 

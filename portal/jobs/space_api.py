@@ -11,10 +11,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
+from portal.accounts.limits import MAX_SPACE_GIB
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs import space_use
-from portal.jobs.space_use import MAX_SPACE_GIB, SpaceUse
+from portal.jobs.space_use import SpaceUse
 from portal.projects.models import Project
 from portal.rest import KnownParameters, Pages, refusals, validated
 

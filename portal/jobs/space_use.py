@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import QuerySet, Sum
 
 from portal.accounts.audit import audit
-from portal.accounts.limits import LimitInForce
+from portal.accounts.limits import MAX_SPACE_GIB, LimitInForce
 from portal.accounts.models import LabSettings, Limit, User
 from portal.jobs.models import Job
 from portal.jobs.stored import PARTS
@@ -28,7 +28,6 @@ KINDS = {CODE: "Code", DATASETS: "Datasets", "outputs": "Outputs", "checkpoints"
 """What is counted, by key, with its title."""
 NEARLY_FULL = 0.8
 """Whoever stores more than this part of a limit is warned."""
-MAX_SPACE_GIB = 1 << 24
 LARGEST = 10
 """Jobs that pages name."""
 

@@ -10,11 +10,12 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.accounts.limits import MAX_SPACE_GIB
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.generics import Paginator
 from portal.jobs import space_use
-from portal.jobs.space_use import KINDS, MAX_SPACE_GIB, SpaceUse
+from portal.jobs.space_use import KINDS, SpaceUse
 from portal.lists import Column, Listing, Table, read_table
 from portal.names import search_key
 from portal.projects.deletable import KEPT_FOR

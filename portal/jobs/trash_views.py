@@ -1,22 +1,19 @@
 """The pages that delete jobs, and the trash."""
 
-from collections.abc import Callable
-
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.jobs import permissions, trash
 from portal.jobs.models import Job
 from portal.jobs.stored import space_of
 from portal.projects.deletable import KEPT_FOR
+from portal.projects.trash_pages import Actions, act_in_trash
 from portal.refused import Refused
 
 PAGE_SIZE = 50
@@ -53,23 +50,17 @@ def trash_list(request: HttpRequest) -> HttpResponse:
     rows = Job.objects.in_trash_of(signed_in(request)).select_related("project", "submitted_by", "deleted_by")
     rows = rows.annotate(outputs_size=Coalesce(Sum("outputs__size"), 0)).order_by("-deleted_at", "-pk")
     page = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "jobs/trash.html", {"page": page, "days": KEPT_FOR.days, "now": timezone.now()})
+    return render(request, "jobs/trash.html", {"page": page, "days": KEPT_FOR.days})
 
 
-ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
-    "restore": (trash.restore, "Job {job.pk} is restored."),
-    "erase": (trash.delete_for_good, "Job {job.pk} is erased within the hour."),
+ACTIONS: Actions[Job] = {
+    "restore": (trash.restore, "Job {row.pk} is restored."),
+    "erase": (trash.delete_for_good, "Job {row.pk} is erased within the hour."),
 }
 
 
 @require_POST
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     """Restore a job from the trash, or let it be erased now."""
-    user = signed_in(request)
-    job = get_object_or_404(Job.objects.in_trash_of(user).select_related("project"), pk=pk)
-    do, message = ACTIONS[what]
-    try:
-        messages.success(request, message.format(job=do(user, job)))
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("jobs:trash")
+    row = get_object_or_404(Job.objects.in_trash_of(signed_in(request)).select_related("project"), pk=pk)
+    return act_in_trash(request, row, ACTIONS, what, "jobs:trash")

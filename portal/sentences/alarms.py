@@ -33,7 +33,7 @@ def node_disk_filling(node: str, problem: dict[str, Any]) -> str:
 def portal_disk_filling(folder: str, free_mib: int, total_mib: int, full: bool) -> str:
     free = f"{free_mib / 1024:.1f} of {total_mib / 1024:,.0f} GiB are free ({folder})"
     if full:
-        return f"The disk of the portal is full: {free}. Nothing is accepted that would be stored there."
+        return f"The disk of the portal is full: {free}. Uploads to it are refused."
     return f"The disk of the portal fills up: {free}."
 
 

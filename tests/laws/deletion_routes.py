@@ -40,7 +40,7 @@ DELETION_ROUTES: dict[str, list[Visit]] = {
         post("/projects/{idle_project}/delete", "302 404 404 404 400 400", name="idle"),
         post("/projects/{project}/delete", "302 404 404 404 400 400", name="Idle"),
     ],
-    "account/export": [get("/account/export", MEMBERS)],
+    "accounts/export/": [get("/accounts/export/", MEMBERS)],
     "admin/users/<int:pk>/export": [post("/admin/users/{bob}/export", ADMINS)],
     "admin/users/<int:pk>/erase": [
         get("/admin/users/{bob}/erase", ADMINS),

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 from django.conf import settings
@@ -17,6 +18,7 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.accounts.services import people
 from portal.deletion.models import Erasure
 from portal.deletion.people import erasing, exporting
+from portal.disks import require_room
 from portal.downloads import download
 from portal.refused import Refused
 from portal.user_slots import BusyError, UserSlots
@@ -28,6 +30,7 @@ BUSY = Refused("Another export is being made. Wait until it has finished.", "lim
 
 def export_of(request: HttpRequest, reader: User, person: User) -> HttpResponseBase:
     """Return the zip of a person. It is made in a file first, because a response may not use the database. Raises Refused."""
+    require_room(Path(settings.HOME))
     file = tempfile.TemporaryFile(dir=settings.HOME)  # noqa: SIM115  _pieces closes it
     try:
         with _exports.hold(reader.pk):

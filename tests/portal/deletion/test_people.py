@@ -210,7 +210,7 @@ class TestExport:
             return {name: archive.read(name) for name in archive.namelist()}
 
     def test_all_of_a_person_and_nothing_that_opens_something(self, zoe: User) -> None:
-        answer = client_of(zoe).get("/account/export")
+        answer = client_of(zoe).get("/accounts/export/")
         files = self.zip_of(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
         job = Job.objects.get()
         assert json.loads(files["account.json"])["email"] == MAIL

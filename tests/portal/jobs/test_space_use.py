@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from portal.accounts.limits import set_limit
+from portal.accounts.limits import MAX_SPACE_GIB, set_limit
 from portal.accounts.models import AuditEntry, LabSettings, User
 from portal.jobs import services, space_use
 from portal.jobs.models import Job
@@ -168,7 +168,7 @@ class TestLimits:
         with pytest.raises(Refused, match="Only admins"):
             space_use.set_project_limit(make_user("bob"), project, 5)
 
-    @pytest.mark.parametrize("gib", [0, -1, space_use.MAX_SPACE_GIB + 1])
+    @pytest.mark.parametrize("gib", [0, -1, MAX_SPACE_GIB + 1])
     def test_a_limit_that_is_none_is_refused(self, alice: User, project: Project, gib: int) -> None:
         with pytest.raises(Refused, match="from 1 to"):
             space_use.set_project_limit(alice, project, gib)
