@@ -53,6 +53,8 @@ class SpaceUse:
     name: str
     parts: dict[str, int]
     limit_gib: int | None = None
+    in_trash: bool = False
+    """Of a project: it is deleted, and takes space until it is erased."""
 
     @property
     def total(self) -> int:
@@ -87,8 +89,8 @@ def space_of_projects(projects: QuerySet[Project]) -> list[SpaceUse]:
     sums = _of_jobs("project", numbers)
     sums[CODE] = _code_by("project", project__in=numbers)
     sums[DATASETS] = _datasets_by("dataset__project", dataset__project__in=numbers)
-    rows = projects.values_list("pk", "name", "max_space_gib")
-    return [_use(pk, name, sums, limit) for pk, name, limit in rows]
+    rows = projects.values_list("pk", "name", "max_space_gib", "deleted_at")
+    return [_use(pk, name, sums, limit, in_trash=deleted is not None) for pk, name, limit, deleted in rows]
 
 
 def space_of_people(people: QuerySet[User]) -> list[SpaceUse]:
@@ -126,8 +128,8 @@ def _datasets_by(column: str, **of_versions: Any) -> dict[int, int]:
     return dict(rows.annotate(all=Sum("size")))
 
 
-def _use(pk: int, name: str, sums: dict[str, dict[int, int]], limit: int | None) -> SpaceUse:
-    return SpaceUse(pk, name, {key: sums[key].get(pk, 0) for key in KINDS}, limit)
+def _use(pk: int, name: str, sums: dict[str, dict[int, int]], limit: int | None, *, in_trash: bool = False) -> SpaceUse:
+    return SpaceUse(pk, name, {key: sums[key].get(pk, 0) for key in KINDS}, limit, in_trash)
 
 
 def bytes_of_people(people: Collection[int]) -> int:

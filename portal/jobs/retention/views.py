@@ -71,7 +71,8 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
                 }
             except Refused as refusal:
                 form.refuse(refusal)
-    shown = Project.objects.all() if project is None else Project.objects.filter(pk=project.pk)
+    present = Project.with_deleted.filter(erased_at=None)
+    shown = present if project is None else present.filter(pk=project.pk)
     uses = space_use.space_of_projects(shown)
     about: dict[str, Any] = {
         "project": project,

@@ -10,9 +10,11 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from portal.accounts.limits import MAX_SPACE_GIB, set_limit
 from portal.accounts.models import AuditEntry, LabSettings, User
+from portal.deletion import projects
 from portal.jobs import services, space_use
 from portal.jobs.models import Job
 from portal.jobs.spec import Submission
@@ -184,6 +186,14 @@ class TestPages:
         page = client.get("/admin/space/people/?sort=-outputs").content.decode()
         assert "alice" in page and "5.0 GiB" in page
         assert "cannot be sorted" in client.get("/admin/space/people/?sort=size").content.decode()
+
+    def test_a_project_in_the_trash_takes_space_until_it_is_erased(self, alice: User, project: Project) -> None:
+        grow(ended(project), 5 * GIB)
+        projects.delete(alice, project, project.name)
+        page = client_of(alice).get("/admin/space/").content.decode()
+        assert "/trash/projects/" in page and "5.0 GiB" in page and f"/projects/{project.pk}/space" not in page
+        Project.with_deleted.update(erased_at=timezone.now())
+        assert "/trash/projects/" not in client_of(alice).get("/admin/space/").content.decode()
 
     def test_a_project_shows_its_largest_jobs_and_its_limit(self, alice: User, project: Project) -> None:
         job, bob = ended(project), make_user("bob")
