@@ -92,7 +92,7 @@ def _concatenate(uploads: Sequence[Upload], packed: IO[bytes]) -> list[tuple[str
             size += len(piece)
             if total + size > max_bytes:
                 raise BadArchiveError(
-                    f"It is larger than {settings.MAX_UPLOAD_MIB} MiB. Leave data out: datasets belong on the nodes, under /data."
+                    f"It is larger than {settings.MAX_UPLOAD_MIB} MiB. Leave data out, and put it into a dataset."
                 )
             packed.write(piece)
         total += size

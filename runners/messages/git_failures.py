@@ -7,6 +7,7 @@ from runners.messages.environment_failures import Failure
 
 GIT_PAGE = "the project's Git page"
 ADMIN_PAGE = "Admin > Git hosts"
+KEEP_DATA_OUT = "Keep data out of the repository, and put it into a dataset."
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class RepositoryTooLarge(Failure):
 
     @property
     def fix(self) -> str:
-        return "Keep data out of the repository: datasets belong on the nodes, under /data."
+        return KEEP_DATA_OUT
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class TreeTooLarge(Failure):
 
     @property
     def fix(self) -> str:
-        return "Keep data out of the repository: datasets belong on the nodes, under /data."
+        return KEEP_DATA_OUT
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class LargeFiles(Failure):
 
     @property
     def fix(self) -> str:
-        return "Keep data out of the repository: datasets belong on the nodes, under /data."
+        return KEEP_DATA_OUT
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class TooManyRepositoryFiles(Failure):
 
     @property
     def fix(self) -> str:
-        return "Keep data out of the repository: datasets belong on the nodes, under /data."
+        return KEEP_DATA_OUT
 
 
 @dataclass(frozen=True)

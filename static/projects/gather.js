@@ -67,7 +67,7 @@ export function judge(found, limits) {
     return { kept, refusal: `There are more than ${limits.files.toLocaleString("en")} files in it. Leave out data and installed packages, or pack it as .zip.` };
   }
   if (bytes > limits.bytes) {
-    return { kept, refusal: `It is larger than ${mib} MiB. Leave data out: datasets belong on the nodes, under /data.` };
+    return { kept, refusal: `It is larger than ${mib} MiB. Leave data out, and put it into a dataset.` };
   }
   return { kept, refusal: "" };
 }

@@ -322,7 +322,7 @@ def files_outside_outputs(code: Code) -> Found:
 
 
 def needs_internet(code: Code) -> Found:
-    text = "Jobs reach only hosts that an admin has allowed for them. Put the data on the nodes, under /data, or into your upload."
+    text = "Jobs reach only hosts that an admin has allowed for them. Put the data into a dataset, or into your upload."
     fetches = (
         "urllib.request.urlopen",
         "urllib.request.urlretrieve",

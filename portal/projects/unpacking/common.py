@@ -49,7 +49,7 @@ CODE = Limits(
     directory_bytes=64 * MIB,  # 200,000 entries with long names fit
     header_seconds=15,  # 10,000 normal headers take a third of a second; malicious ones can take seconds each
     fewer_entries="Leave out data and installed packages.",
-    less_data="Leave out data: datasets belong on the nodes.",
+    less_data="Leave data out, and put it into a dataset.",
 )
 
 
